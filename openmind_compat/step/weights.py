@@ -1,0 +1,109 @@
+"""One set of weights, seen from two sides: the torch module that the script holds, and MindSpore's Parameters.
+
+On the CPU both sides read and write the same memory, so there is nothing to copy and nothing that can be out of date.
+On a device the Parameters live there; the torch side is brought up to date when somebody looks (:meth:`Weights.pull`),
+and a change made on the torch side is noticed by torch's version counters (:meth:`Weights.push`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from openmind_compat.runtime import load_mindspore
+from openmind_compat.translate.cell import to_mindspore
+
+
+class Weights:
+    """MindSpore Parameters for the parameters and buffers of a torch module.
+
+    Attributes:
+        parameters: MindSpore Parameter by the name it has in the module; a tied weight has one, under its first name.
+        shared: Whether both sides use the same memory.
+    """
+
+    def __init__(self, module: torch.nn.Module, shared: bool) -> None:
+        mindspore = load_mindspore()
+        self.module = module
+        self.shared = shared
+        self.parameters = {}
+        self._seen: dict[str, int] = {}
+        self._ahead = False
+        for name, tensor in self._tensors():
+            if tensor.is_meta:
+                raise ValueError(f"parameter {name} is on the meta device: load the weights before training")
+            self.parameters[name] = mindspore.Parameter(
+                to_mindspore(tensor), name=name, requires_grad=tensor.requires_grad
+            )
+        if shared:
+            self._share()
+        self._note_torch_side()
+
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.module.named_parameters()
+        yield from self.module.named_buffers()
+
+    def persistent_buffers(self) -> set[str]:
+        """Names of the buffers that are part of the module's state."""
+        names = set()
+        for prefix, submodule in self.module.named_modules():
+            for name in submodule._buffers:
+                if name not in submodule._non_persistent_buffers_set:
+                    names.add(f"{prefix}.{name}" if prefix else name)
+        return names
+
+    def _share(self) -> None:
+        for name, tensor in self._tensors():
+            tensor.data = as_torch(self.parameters[name])
+
+    def _note_torch_side(self) -> None:
+        # The address tells a replaced tensor, the version one that was written to.
+        self._seen = {name: self._fingerprint(tensor) for name, tensor in self._tensors()}
+
+    def _fingerprint(self, tensor: torch.Tensor) -> int:
+        return tensor.data_ptr() if self.shared else hash((tensor.data_ptr(), tensor._version))
+
+    def updated_on_device(self) -> None:
+        """Say that the Parameters have changed."""
+        if self.shared:
+            load_mindspore().runtime.synchronize()  # whoever reads next, from torch, does not wait for MindSpore
+        else:
+            self._ahead = True
+
+    def pull(self) -> None:
+        """Bring the torch side up to date."""
+        if not self._ahead:
+            return
+        with torch.no_grad():
+            for name, tensor in self._tensors():
+                tensor.copy_(as_torch(self.parameters[name]))
+        self._ahead = False
+        self._note_torch_side()
+
+    def push(self) -> None:
+        """Bring the device up to date with tensors that the script replaced or wrote to."""
+        stale = [(n, t) for n, t in self._tensors() if self._seen.get(n) != self._fingerprint(t)]
+        for name, tensor in stale:
+            parameter = self.parameters[name]
+            if tuple(parameter.shape) != tuple(tensor.shape):
+                raise RuntimeError(
+                    f"parameter {name} changed its shape from {tuple(parameter.shape)} to {tuple(tensor.shape)} after "
+                    "training began: make a new Trainer for the changed model"
+                )
+            write(parameter, tensor.detach())
+            if self.shared:
+                tensor.data = as_torch(parameter)
+        if stale:
+            self._note_torch_side()
+
+
+def as_torch(parameter: object) -> torch.Tensor:
+    """A torch tensor of a Parameter's elements. On the CPU it is the same memory, kept alive by the tensor."""
+    array = parameter.asnumpy()
+    return torch.from_numpy(array) if array.flags.writeable else torch.from_numpy(array.copy())
+
+
+def write(parameter: object, tensor: torch.Tensor) -> None:
+    """Put new elements into a Parameter, in place: compiled graphs hold on to its storage."""
+    load_mindspore().ops.assign(parameter, to_mindspore(tensor))

@@ -1,0 +1,179 @@
+"""Sums, means, extremes, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from openmind_compat.translate.builder import Builder
+from openmind_compat.translate.registry import operator
+from openmind_compat.translate.values import Expanded, Value, expanded, unexpanded
+
+aten = torch.ops.aten
+
+
+@operator(aten.sum.dim_IntList, aten.sum.default)
+def sum_dims(
+    b: Builder, x: Value, dims: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> Value:
+    x = b.cast(x, b.result.dtype)
+    if x.ndim == 0:
+        return x
+    dims = tuple(d % x.ndim for d in dims) if dims else tuple(range(x.ndim))
+    repeats = 1
+    if x.scalar is not None:
+        for d in dims:
+            repeats *= x.shape[d]
+        return b.number(x.scalar * repeats, b.result.shape, x.dtype)
+    if isinstance(x.view, Expanded):  # the sum of n equal elements is a product
+        base = x.view.base
+        for d in dims:
+            repeats *= x.shape[d] // base.shape[d]
+        short = tuple(n if d in dims else m for d, (n, m) in enumerate(zip(base.shape, x.shape)))
+        x = expanded(base, short)
+        if repeats != 1:
+            x = b.binary("Mul", x, repeats, x.dtype)
+    live = tuple(d for d in dims if x.shape[d] != 1)
+    if live:
+        x = b.reduce("ReduceSum", x, live, True if keepdim else len(live) != len(dims))
+    return b.reshape(x, b.result.shape)
+
+
+@operator(aten.mean.dim, aten.mean.default)
+def mean(b: Builder, x: Value, dims: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return b.reduce("ReduceMean", b.cast(x, b.result.dtype), dims or (), keepdim)
+
+
+@operator(aten.amax.default)
+def amax(b: Builder, x: Value, dims: Sequence[int] = (), keepdim: bool = False) -> Value:
+    return b.reduce("ReduceMax", x, dims, keepdim)
+
+
+@operator(aten.amin.default)
+def amin(b: Builder, x: Value, dims: Sequence[int] = (), keepdim: bool = False) -> Value:
+    return b.reduce("ReduceMin", x, dims, keepdim)
+
+
+@operator(aten.max.default)
+def max_all(b: Builder, x: Value) -> Value:
+    return b.reduce("ReduceMax", x, (), False)
+
+
+@operator(aten.min.default)
+def min_all(b: Builder, x: Value) -> Value:
+    return b.reduce("ReduceMin", x, (), False)
+
+
+@operator(aten.any.default, aten.any.dim, aten.any.dims)
+def any_true(b: Builder, x: Value, dims: Any = (), keepdim: bool = False) -> Value:
+    return _logical_reduction(b, "ReduceAny", x, dims, keepdim)
+
+
+@operator(aten.all.default, aten.all.dim, aten.all.dims)
+def all_true(b: Builder, x: Value, dims: Any = (), keepdim: bool = False) -> Value:
+    return _logical_reduction(b, "ReduceAll", x, dims, keepdim)
+
+
+def _logical_reduction(b: Builder, primitive: str, x: Value, dims: Any, keepdim: bool) -> Value:
+    flags = x if x.dtype == torch.bool else b.binary("NotEqual", x, 0, x.dtype, torch.bool)
+    return b.reduce(primitive, flags, (dims,) if isinstance(dims, int) else dims or (), keepdim)
+
+
+@operator(aten.cumsum.default)
+def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    x = b.cast(x, b.result.dtype)
+    return b.call("CumSum", x, dim, shape=x.shape) if x.ndim else x
+
+
+@operator(aten.argmax.default)
+def argmax(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    if dim is None:
+        x, dim = b.reshape(x, (x.numel,)), 0
+    shape = x.shape[: dim % x.ndim] + x.shape[dim % x.ndim + 1 :]
+    index = b.call("Argmax", x, shape=shape, dtype=torch.int32, axis=dim)
+    return b.reshape(b.cast(index, torch.int64), b.result.shape)
+
+
+@operator(aten.var_mean.correction)
+def var_mean(
+    b: Builder, x: Value, dims: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    dims = tuple(d % x.ndim for d in dims) if dims else tuple(range(x.ndim))
+    average = b.reduce("ReduceMean", x, dims, True)
+    deviation = b.binary("Sub", x, average, x.dtype)
+    n = 1
+    for d in dims:
+        n *= x.shape[d]
+    total = b.reduce("ReduceSum", b.binary("Mul", deviation, deviation, x.dtype), dims, True)
+    variance = b.binary("Mul", total, 1 / max(n - (1 if correction is None else correction), 0), x.dtype)
+    return b.reshape(variance, b.result[0].shape), b.reshape(average, b.result[1].shape)
+
+
+@operator(aten.var.correction)
+def var(
+    b: Builder, x: Value, dims: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Value:
+    b.result = (b.result, b.result)
+    return var_mean(b, x, dims, correction=correction, keepdim=keepdim)[0]
+
+
+# -- softmax -----------------------------------------------------------------------------------------------------
+
+
+@operator(aten._softmax.default)
+def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    return b.softmax("Softmax", b.cast(x, b.result.dtype), dim)
+
+
+@operator(aten._safe_softmax.default)
+def safe_softmax(b: Builder, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Softmax whose rows are zero where every element is -inf."""
+    x = b.cast(x, b.result.dtype)
+    mask = b.memo.get(("mask of", x), x)
+    weights = b.softmax("Softmax", x, dim)
+    return zero_empty_rows(b, weights, mask, dim)
+
+
+def zero_empty_rows(b: Builder, weights: Value, mask: Value, dim: int) -> Value:
+    """Attention weights, zero in the rows in which ``mask`` is -inf (or False) throughout.
+
+    Such rows are looked for in the mask, which has no head dimension and is often the same for every layer, because a
+    maximum over the scores costs as much as the softmax.
+    """
+    mask = unexpanded(mask)
+    if mask.dtype != torch.bool and not mask.infinite:
+        return weights
+    key = ("rows to keep", mask, dim)
+    if key not in b.memo:
+        dtype = weights.dtype
+        open_ = mask if mask.dtype == torch.bool else b.binary("Greater", mask, float("-inf"), mask.dtype, torch.bool)
+        ones = b.cast(open_, dtype)
+        b.memo[key] = ones if ones.shape[dim] == 1 else b.reduce("ReduceMax", ones, (dim,), True)
+    return b.binary("Mul", weights, b.memo[key], weights.dtype)
+
+
+@operator(aten._softmax_backward_data.default)
+def softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    return softmax_gradient(b, grad, y, dim)
+
+
+def softmax_gradient(b: Builder, grad: Value, y: Value, dim: int) -> Value:
+    """y (g - sum(y g))."""
+    dtype = y.dtype
+    total = b.reduce("ReduceSum", b.binary("Mul", grad, y, dtype), (dim,), True)
+    return b.binary("Mul", y, b.binary("Sub", grad, total, dtype), dtype)
+
+
+@operator(aten._log_softmax.default)
+def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    return b.softmax("LogSoftmax", b.cast(x, b.result.dtype), dim)
+
+
+@operator(aten._log_softmax_backward_data.default)
+def log_softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    """g - exp(y) sum(g)."""
+    total = b.reduce("ReduceSum", grad, (dim,), True)
+    scaled = b.binary("Mul", b.unary("Exp", y), total, y.dtype)
+    return b.binary("Sub", grad, scaled, y.dtype)
