@@ -31,7 +31,7 @@ class Value:
     dtype: torch.dtype
     expr: str | None = None
     scalar: bool | int | float | None = None
-    view: Permuted | Expanded | Padded | None = None
+    view: Permuted | Expanded | Padded | Scaled | None = None
     infinite: bool = False
     casts: dict[torch.dtype, Value] = field(default_factory=dict)
 
@@ -75,6 +75,18 @@ class Padded:
     base: Value
     dim: int
     start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """The matrix ``base`` with each row multiplied by its element of ``factor``, shape (rows, 1).
+
+    The gradient of a loss over a vocabulary is such a matrix, by far the largest of a language model, and all that is
+    done with it is to multiply it with another: the factors are then applied to the smaller side.
+    """
+
+    base: Value
+    factor: Value
 
 
 def permuted(value: Value, order: tuple[int, ...]) -> Value:

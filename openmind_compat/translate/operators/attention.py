@@ -33,7 +33,7 @@ def _weights(
         scores = b.binary("Add", scores, b.constant(future), dtype)
     if mask is None:
         return b.softmax("Softmax", scores, -1), scaled, scale
-    scores = b.binary("Add", scores, _additive(b, mask, dtype), dtype)
+    scores = b.binary("Add", scores, b.spread_once(_additive(b, mask, dtype), scores.shape), dtype)
     scores.infinite = False
     return zero_empty_rows(b, b.softmax("Softmax", scores, -1), mask, -1), scaled, scale
 

@@ -8,7 +8,7 @@ import torch
 
 from openmind_compat.translate.builder import Builder
 from openmind_compat.translate.registry import operator
-from openmind_compat.translate.values import Value, permuted
+from openmind_compat.translate.values import Scaled, Value, permute_from, permuted
 
 aten = torch.ops.aten
 
@@ -27,8 +27,22 @@ def _untransposed(x: Value) -> tuple[Value, bool]:
 
 @operator(aten.mm.default)
 def mm(b: Builder, x: Value, y: Value) -> Value:
+    scaled = _scaled_product(b, x, y)
+    if scaled is not None:
+        return scaled
     (x, tx), (y, ty) = _untransposed(x), _untransposed(y)
     return b.call("MatMul", x, y, shape=b.result.shape, transpose_a=tx, transpose_b=ty)
+
+
+def _scaled_product(b: Builder, x: Value, y: Value) -> Value | None:
+    """Row factors of ``x``, or of ``x`` transposed, applied to the smaller matrix: the product, or ``y``."""
+    base, order = permute_from(x)
+    if not isinstance(base.view, Scaled) or base.expr is not None:
+        return None
+    matrix, factor = base.view.base, base.view.factor
+    if order is None:
+        return b.binary("Mul", mm(b, matrix, y), factor, x.dtype)
+    return mm(b, permuted(matrix, order), b.binary("Mul", y, factor, x.dtype))
 
 
 @operator(aten.bmm.default)

@@ -68,4 +68,6 @@ def nll_loss_backward(
     rows = b.reshape(b.unary("Neg", b.binary("Mul", rows, scale, dtype)), (n, 1))
     one, zero = b.constant_scalar(1, dtype), b.constant_scalar(0, dtype)
     hot = b.call("OneHot", index, classes, one, zero, shape=(n, classes), dtype=dtype)
-    return b.reshape(b.binary("Mul", hot, rows, dtype), shape)
+    result = b.reshape(b.binary("Mul", hot, rows, dtype), shape)
+    b.memo[("nll gradient", result)] = (index, rows)
+    return result

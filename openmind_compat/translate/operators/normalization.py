@@ -18,6 +18,8 @@ def layer_norm(
     b: Builder, x: Value, normalized: Sequence[int], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:
     axis = x.ndim - len(normalized)
+    if b.device == "CPU":
+        return _layer_norm_written_out(b, x, tuple(range(axis, x.ndim)), weight, bias, eps)
     shape = tuple(normalized)
     weight = weight if weight is not None else b.number(1, shape, x.dtype)
     bias = bias if bias is not None else b.number(0, shape, x.dtype)
@@ -33,6 +35,24 @@ def layer_norm(
         epsilon=eps,
     )
     rstd = b.unary("Rsqrt", b.binary("Add", variance, eps, torch.float32))
+    return y, mean, rstd
+
+
+def _layer_norm_written_out(
+    b: Builder, x: Value, dims: tuple[int, ...], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    """No slower than the CPU's kernel, and the normalized input is there for the backward."""
+    dtype = x.dtype
+    mean = b.reduce("ReduceMean", x, dims, True)
+    deviation = b.binary("Sub", x, mean, dtype)
+    variance = b.reduce("ReduceMean", b.binary("Mul", deviation, deviation, dtype), dims, True)
+    rstd = b.unary("Rsqrt", b.binary("Add", variance, eps, dtype))
+    y = x_hat = b.binary("Mul", deviation, rstd, dtype)
+    b.memo[("normalized", x, mean)] = x_hat
+    if weight is not None:
+        y = b.binary("Mul", y, weight, dtype)
+    if bias is not None:
+        y = b.binary("Add", y, bias, dtype)
     return y, mean, rstd
 
 
@@ -54,7 +74,9 @@ def layer_norm_backward(
     """
     dtype, axis = x.dtype, x.ndim - len(normalized)
     inner, outer = tuple(range(axis, x.ndim)), tuple(range(axis))
-    x_hat = b.binary("Mul", b.binary("Sub", x, mean, dtype), rstd, dtype)
+    x_hat = b.memo.get(("normalized", x, mean))
+    if x_hat is None:
+        x_hat = b.binary("Mul", b.binary("Sub", x, mean, dtype), rstd, dtype)
     dx = dw = db = None
     if output_mask[0]:
         weighted = grad if weight is None else b.binary("Mul", grad, weight, dtype)

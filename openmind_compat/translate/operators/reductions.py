@@ -9,7 +9,7 @@ import torch
 
 from openmind_compat.translate.builder import Builder
 from openmind_compat.translate.registry import operator
-from openmind_compat.translate.values import Expanded, Value, expanded, unexpanded
+from openmind_compat.translate.values import Expanded, Scaled, Value, expanded, unexpanded
 
 aten = torch.ops.aten
 
@@ -22,6 +22,11 @@ def sum_dims(
     if x.ndim == 0:
         return x
     dims = tuple(d % x.ndim for d in dims) if dims else tuple(range(x.ndim))
+    if isinstance(x.view, Scaled) and dims == (0,):  # the bias of a language model's head
+        total = b.call(
+            "MatMul", x.view.factor, x.view.base, shape=(1, x.shape[1]), transpose_a=True, transpose_b=False
+        )
+        return b.reshape(total, b.result.shape)
     repeats = 1
     if x.scalar is not None:
         for d in dims:
@@ -174,6 +179,20 @@ def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 @operator(aten._log_softmax_backward_data.default)
 def log_softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     """g - exp(y) sum(g)."""
+    nll = b.memo.get(("nll gradient", grad))
+    if nll is not None and y.ndim == 2 and dim % 2 == 1:
+        return _cross_entropy_gradient(b, y, *nll)
     total = b.reduce("ReduceSum", grad, (dim,), True)
     scaled = b.binary("Mul", b.unary("Exp", y), total, y.dtype)
     return b.binary("Sub", grad, scaled, y.dtype)
+
+
+def _cross_entropy_gradient(b: Builder, y: Value, index: Value, rows: Value) -> Value:
+    """Where g is one number a row, at the target's place: (onehot - exp(y)) times that number, kept as a product."""
+    rest = b.unary("Neg", b.unary("Exp", y))
+    n = y.shape[0]
+    ones = b.plain(b.number(1, (n, 1), y.dtype))
+    base = b.call(
+        "TensorScatterElements", rest, b.reshape(index, (n, 1)), ones, shape=y.shape, axis=1, reduction="add"
+    )
+    return Value(y.shape, y.dtype, view=Scaled(base, rows))
