@@ -6,9 +6,10 @@ and resume are transformers' code. With framework "pt" nothing here takes part.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -133,10 +134,23 @@ class Trainer(transformers.Trainer):
 
         def loss(batch: dict[str, Any]) -> torch.Tensor:
             extra = {"num_items_in_batch": batch.get("num_items")} if takes_items else {}
-            value = self.compute_loss(model, dict(batch["inputs"]), **extra)
-            return value[0] if isinstance(value, tuple) else value
+            with self._state_is_watched():
+                value = self.compute_loss(model, dict(batch["inputs"]), **extra)
+            value = value[0] if isinstance(value, tuple) else value
+            one_element = isinstance(value, torch.Tensor) and value.dim() and value.numel() == 1
+            return value.reshape(()) if one_element else value
 
         return batch, loss
+
+    @contextlib.contextmanager
+    def _state_is_watched(self) -> Iterator[None]:
+        """Say so where the loss reads `self.state`, whose value would be compiled in."""
+        state = self.state
+        self.state = _WatchedState(state)
+        try:
+            yield
+        finally:
+            self.state = state
 
     def _compute_loss_takes(self, name: str) -> bool:
         """Whether `compute_loss`, which scripts override with the signature of their day, takes an argument."""
@@ -166,10 +180,27 @@ class Trainer(transformers.Trainer):
         step = super().prediction_step
 
         def leaf(batch: dict[str, Any]) -> Any:
-            return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
+            with self._compute_loss_of_any_signature():
+                return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
 
         key = (prediction_loss_only, None if ignore_keys is None else tuple(ignore_keys))
         return self.engine.predict(leaf, plain_containers(self._prepare_inputs(inputs)), key)
+
+    @contextlib.contextmanager
+    def _compute_loss_of_any_signature(self) -> Iterator[None]:
+        """transformers hands `num_items_in_batch` to a `compute_loss` of a time before it, too: leave it out."""
+        if self._compute_loss_takes("num_items_in_batch"):
+            yield
+            return
+        own, shadowed = self.compute_loss, vars(self).get("compute_loss")
+        self.compute_loss = lambda *args, num_items_in_batch=None, **kwargs: own(*args, **kwargs)
+        try:
+            yield
+        finally:
+            if shadowed is None:
+                del self.compute_loss
+            else:
+                self.compute_loss = shadowed
 
     def _generates(self, prediction_loss_only: bool) -> bool:
         """Generation is a loop over data, which a graph cannot hold: it runs on the torch module."""
@@ -218,6 +249,8 @@ class Trainer(transformers.Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers; weights that the script changed since are taken over first."""
         self._start()
+        if self._engine is not None:
+            self._engine.drop_gradients()  # of a group that an interrupted run left unfinished
         output = super().train(*args, **kwargs)
         self._settle()
         return output
@@ -244,6 +277,25 @@ class Trainer(transformers.Trainer):
     def _settle(self) -> None:
         if self._engine is not None:
             self._engine.weights.pull()
+
+
+class _WatchedState:
+    """A TrainerState as a loss sees it while it is captured."""
+
+    def __init__(self, state: Any) -> None:
+        vars(self)["_state"] = state
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(vars(self)["_state"], name)
+        warn_once(
+            f"the loss reads state.{name}. On MindSpore this code runs once for each shape of batch, so the value of "
+            f"now, {value!r}, is compiled in and stays. Let the data collator put a number that changes into the "
+            "batch, as a tensor, or train with framework='pt'"
+        )
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["_state"], name, value)
 
 
 def _called_from_the_loop() -> bool:

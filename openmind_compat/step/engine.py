@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from openmind_compat.capture import CapturedGraph, capture, join_inputs, split_i
 from openmind_compat.log import get_logger, warn_once
 from openmind_compat.runtime import load_mindspore, set_up
 from openmind_compat.step.optimizer import OptimizerState
-from openmind_compat.step.phases import CapturedNetwork, GradientPhase, NormPhase, SumPhase
+from openmind_compat.step.phases import CapturedNetwork, LoopStep, NormPhase, SumPhase, Targets
 from openmind_compat.step.update import Bucket, DeviceUpdate
 from openmind_compat.step.weights import Weights
-from openmind_compat.translate import OPERATORS, GraphCell, translate
-from openmind_compat.wrapper import MFTrainOneStepCell, UpdatePhase
+from openmind_compat.translate import OPERATORS, translate
+from openmind_compat.wrapper import ForwardBackwardPhase, UpdatePhase
 
 if TYPE_CHECKING:
     from openmind_compat.step.optimizer import MindSporeOptimizer
@@ -48,16 +48,25 @@ class _Gradients:
     clip: float = 1.0
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """A leaf ready to run for one kind of batch."""
+
+    captured: CapturedGraph
+    source: str  # of the translated construct, for people
+    run: Callable[..., Any]
+
+
 @dataclass
 class _Update:
     """A compiled update and the step counts it continues."""
 
-    step: Any  # MFTrainOneStepCell
+    step: LoopStep
     optimizer: DeviceUpdate
     phase: UpdatePhase
     groups: tuple[int, ...]  # parameter group of each bucket
     members: tuple[tuple[str, ...], ...]  # parameter names of each bucket
-    gradient_order: tuple[int, ...] = field(default=())
+    gradient_order: tuple[int, ...]  # position of each member's gradient among those of the group
 
 
 class Engine:
@@ -81,10 +90,9 @@ class Engine:
         self.weights = Weights(module, shared=device == "CPU" if share_memory is None else share_memory)
         self.optimizer_state = OptimizerState()
         self.timings = Timings()
-        self._graphs: dict[Any, tuple[CapturedGraph, GraphCell, Any]] = {}
+        self._graphs: dict[Any, _Graph] = {}
         self._gradients = _Gradients()
         self._updates: dict[Any, _Update] = {}
-        self._current: _Update | None = None
         self._sum, self._norms = SumPhase(), {}
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -104,15 +112,16 @@ class Engine:
             The loss, not multiplied by ``share``, 0-d, on the CPU.
         """
         set_up(self.mode, self.device)
-        captured, _, phase, tensors = self._prepare("the loss", leaf, inputs, training=True, key=(), watch=watch)
+        graph, tensors = self._prepare("the loss", leaf, inputs, training=True, key=(), watch=watch)
         sens = load_mindspore().Tensor(share, load_mindspore().float32)
-        loss, gradients = self._run(phase, *tensors, sens)
+        loss, gradients = graph.run(*tensors, sens)
+        names = graph.captured.gradients
         if not self._gradients.tensors:
-            self._gradients = _Gradients(captured.gradients, tuple(gradients))
-        elif self._gradients.names == captured.gradients:
+            self._gradients = _Gradients(names, tuple(gradients))
+        elif self._gradients.names == names:
             self._gradients.tensors = tuple(self._sum(*self._gradients.tensors, *gradients))
         else:
-            self._merge(captured.gradients, gradients)
+            self._merge(names, gradients)
         return to_torch(loss)
 
     def _merge(self, names: Sequence[str], gradients: Sequence[Any]) -> None:
@@ -126,11 +135,13 @@ class Engine:
         """Norm of the group's gradients, 0-d; the update will scale them down to ``max_norm``."""
         names = self._gradients.names
         if names not in self._norms:
-            step = MFTrainOneStepCell(CapturedNetwork(None), _no_update(self.weights, names), use_clip_grad=True)
-            self._norms[names] = NormPhase(step)
+            self._norms[names] = NormPhase(LoopStep(CapturedNetwork(None), self._targets(names)))
         norm = to_torch(self._norms[names](*self._gradients.tensors)).reshape(())
         self._gradients.clip = min(1.0, max_norm / (norm.item() + 1e-6))
         return norm
+
+    def _targets(self, names: Sequence[str]) -> Targets:
+        return Targets([self.weights.parameters[name] for name in names])
 
     def drop_gradients(self) -> None:
         """Forget the group's gradients."""
@@ -149,6 +160,7 @@ class Engine:
                 "override `compute_loss`, or call `super().training_step(...)`, or train with framework='pt'"
             )
         set_up(self.mode, self.device)
+        self.weights.push()
         update = self._update_for(optimizer)
         numbers = []
         for group, members in zip(update.groups, update.members):
@@ -191,7 +203,7 @@ class Engine:
             )
             buckets.append(Bucket(parameters, slots, rule.kernel(variant), rule.scalars))
         cell = DeviceUpdate(buckets, self.weights.shared)
-        step = MFTrainOneStepCell(CapturedNetwork(None), cell)
+        step = LoopStep(CapturedNetwork(None), cell)
         members = tuple(names for _, _, names in variants)
         order = tuple(available[name] for names in members for name in names)
         return _Update(step, cell, UpdatePhase(step), tuple(index for index, _, _ in variants), members, order)
@@ -204,9 +216,9 @@ class Engine:
         ``key`` tells apart leaves that would differ for the same batch.
         """
         set_up(self.mode, self.device)
-        captured, _, cell, tensors = self._prepare("the prediction", leaf, inputs, training=False, key=key)
-        results = [to_torch(result) for result in self._run(cell, *tensors)]
-        return join_inputs(results, captured.results)
+        graph, tensors = self._prepare("the prediction", leaf, inputs, training=False, key=key)
+        results = [to_torch(result) for result in graph.run(*tensors)]
+        return join_inputs(results, graph.captured.results)
 
     # -- graphs --------------------------------------------------------------------------------------------------
 
@@ -218,10 +230,10 @@ class Engine:
         training: bool,
         key: Any,
         watch: object | None = None,
-    ) -> tuple[CapturedGraph, GraphCell, Any, list[Any]]:
+    ) -> tuple[_Graph, list[Any]]:
         tensors, layout, signature = split_inputs(inputs)
-        trainable = tuple(p.requires_grad for p in self.module.parameters()) if training else ()
-        full_key = (what, key, signature, self.module.training, trainable)
+        trainable = self.weights.push()
+        full_key = (what, key, signature, self.module.training, trainable if training else ())
         if full_key not in self._graphs:
             self._graphs[full_key] = self._build(what, leaf, tensors, layout, training, watch)
             self.timings.graphs += 1
@@ -230,8 +242,7 @@ class Engine:
                     f"{_MANY_GRAPHS} graphs have been compiled, one for each shape of batch. In GRAPH mode padding to "
                     "one length (padding='max_length') or to few (pad_to_multiple_of=64) saves the compilations."
                 )
-        captured, graph, runner = self._graphs[full_key]
-        return captured, graph, runner, [to_mindspore_input(tensor) for tensor in tensors]
+        return self._graphs[full_key], [to_mindspore_input(tensor) for tensor in tensors]
 
     def _build(
         self,
@@ -241,8 +252,7 @@ class Engine:
         layout: Any,
         training: bool,
         watch: object | None,
-    ) -> tuple[CapturedGraph, GraphCell, Any]:
-        self.weights.push()
+    ) -> _Graph:
         start = time.perf_counter()
         captured = capture(
             leaf, self.module, tensors, layout, training=training, translated=OPERATORS, what=what, watch=watch
@@ -268,18 +278,16 @@ class Engine:
         done = time.perf_counter()
         self.timings.capture += traced - start
         self.timings.translate += done - traced
-        runner = GradientPhase(CapturedNetwork(graph.cell)) if training else graph.cell
-        return captured, graph, _FirstRunTimed(runner, self.timings)
+        runner = graph.cell
+        if training:
+            runner = ForwardBackwardPhase(LoopStep(CapturedNetwork(runner), self._targets(captured.gradients)))
+        return _Graph(captured, graph.source, _FirstRunTimed(runner, self.timings))
 
     def _rerun(self, leaf: Callable[[Any], Any], tensors: list[torch.Tensor], layout: Any, training: bool) -> None:
         with torch.set_grad_enabled(training):
             result = leaf(join_inputs(tensors, layout))
             if training:
                 torch.autograd.grad(result, [p for p in self.module.parameters() if p.requires_grad], allow_unused=True)
-
-    def _run(self, cell: Any, *inputs: Any) -> Any:
-        return cell(*inputs)
-
 
 class _FirstRunTimed:
     """A Cell whose first call, in which MindSpore compiles it, is timed."""
@@ -296,15 +304,6 @@ class _FirstRunTimed:
         self._timings.compile += time.perf_counter() - start
         self._timings = None
         return results
-
-
-def _no_update(weights: Weights, names: Sequence[str]) -> DeviceUpdate:
-    """An optimizer for a step of which only the norm is used."""
-    from openmind_compat.step import kernels
-
-    parameters = tuple(weights.parameters[name] for name in names)
-    bucket = Bucket(parameters, ((),) * len(parameters), kernels.sgd, ("learning_rate",))
-    return DeviceUpdate([bucket], weights.shared)
 
 
 def to_mindspore_input(tensor: torch.Tensor) -> Any:

@@ -23,7 +23,8 @@ class MindSporeOptimizer(torch.optim.Optimizer):
     """Stands in for a torch optimizer whose update runs on MindSpore.
 
     Args:
-        original: The torch optimizer. Its groups are shared: a scheduler built on it drives this one as well.
+        original: The torch optimizer. Its groups are shared: a scheduler built on it drives this one as well, and a
+            group that is added to it later is updated too.
         engine: Holds the gradients and runs the update.
 
     Raises:
@@ -32,22 +33,34 @@ class MindSporeOptimizer(torch.optim.Optimizer):
 
     def __init__(self, original: torch.optim.Optimizer, engine: Engine) -> None:
         super().__init__(original.param_groups, original.defaults)
+        self.param_groups = original.param_groups  # the list itself
         self.original = original
         self.rule: Rule = rule_for(original)
         self.engine = engine
-        names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
-        self.names: list[list[str]] = []
-        for group in self.param_groups:
-            self.rule.check(group)
-            for parameter in group["params"]:
-                if id(parameter) not in names:
-                    raise ValueError(
-                        f"{type(original).__name__} holds a parameter of shape {tuple(parameter.shape)} that is not "
-                        "part of the model given to the Trainer: build the optimizer from that model's parameters"
-                    )
-            self.names.append([names[id(parameter)] for parameter in group["params"]])
+        self._names: list[list[str]] = []
+        self._named: list[list[int]] = []
+        _ = self.names
         if original.state:
             self.load_state_dict(original.state_dict())
+
+    @property
+    def names(self) -> list[list[str]]:
+        """For each group the names that its parameters have in the model."""
+        ids = [list(map(id, group["params"])) for group in self.param_groups]
+        if ids != self._named:
+            self._names, self._named = [self._names_of(group) for group in self.param_groups], ids
+        return self._names
+
+    def _names_of(self, group: Mapping[str, Any]) -> list[str]:
+        self.rule.check(group)
+        names = {id(parameter): name for name, parameter in self.engine.module.named_parameters()}
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise ValueError(
+                    f"{type(self.original).__name__} holds a parameter of shape {tuple(parameter.shape)} that is not "
+                    "part of the model given to the Trainer: build the optimizer from that model's parameters"
+                )
+        return [names[id(parameter)] for parameter in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
@@ -73,6 +86,7 @@ class MindSporeOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that a torch optimizer, or this one, has written. Shapes are checked first."""
         super().load_state_dict(state_dict)
+        self.original.param_groups = self.param_groups  # torch makes new ones, and a scheduler keeps to the original
         self.engine.optimizer_state.clear()
         for names, group in zip(self.names, self.param_groups):
             self.rule.check(group)

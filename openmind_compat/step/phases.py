@@ -7,40 +7,55 @@ separate arguments, never one tuple: GRAPH mode would take a tuple's tensors for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from openmind_compat.runtime import load_mindspore
+from openmind_compat.wrapper import MFTrainOneStepCell
 
 _mindspore = load_mindspore()
 _nn = _mindspore.nn
 
 
 class CapturedNetwork(_nn.Cell):
-    """A translated training graph as the network of a step: it carries its own backward."""
+    """A translated training graph as the network of a step: it carries its own backward.
+
+    Inputs are those of the graph: the batch's tensors, then the 0-d float32 number that multiplies the gradients.
+    """
 
     def __init__(self, graph: Any) -> None:
         super().__init__(auto_prefix=False)
         self.graph = graph
 
-    def construct(self, *inputs):
-        one = _mindspore.Tensor(1.0, _mindspore.float32)
-        return self.graph(*inputs, one)[0]
+    def construct(self, *inputs_and_sens):
+        return self.graph(*inputs_and_sens)[0]
 
     def loss_and_gradients(self, *inputs_and_sens):
-        """Inputs, then the gradient of the loss; returns the loss and the gradients."""
         results = self.graph(*inputs_and_sens)
         return results[0], results[1:]
 
 
-class GradientPhase(_nn.Cell):
-    """Loss and gradients of one micro-batch, multiplied by the last input, 0-d float32."""
+class LoopStep(MFTrainOneStepCell):
+    """The training step as HF's loop takes it apart.
 
-    def __init__(self, network: Any) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
+    The last input is what a micro-batch counts for in its group; it takes the place of the loss scale, and as the
+    gradients shall be multiplied by it, there is nothing to undo afterwards.
+    """
 
-    def construct(self, *inputs_and_share):
+    def local_loss_and_gradients(self, *inputs_and_share):
         return self.network.loss_and_gradients(*inputs_and_share)
+
+
+class Targets(_nn.Cell):
+    """Stands for the optimizer where a phase needs to know only which parameters it has."""
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        super().__init__(auto_prefix=False)
+        self.parameters = _mindspore.ParameterTuple(parameters)
+        self.learning_rate = _mindspore.Tensor(0.0, _mindspore.float32)
+
+    def construct(self, gradients):
+        return gradients
 
 
 class SumPhase(_nn.Cell):

@@ -29,6 +29,7 @@ class Weights:
         self.shared = shared
         self.parameters = {}
         self._seen: dict[str, int] = {}
+        self._seen_in_order: list[int] = []
         self._ahead = False
         for name, tensor in self._tensors():
             if tensor.is_meta:
@@ -60,6 +61,17 @@ class Weights:
     def _note_torch_side(self) -> None:
         # The address tells a replaced tensor, the version one that was written to.
         self._seen = {name: self._fingerprint(tensor) for name, tensor in self._tensors()}
+        self._seen_in_order = [self._fingerprint(tensor) for tensor in self._slots()]
+
+    def _slots(self) -> list[torch.Tensor]:
+        """What is in the module now, a tied weight more than once. Quick, for it is asked at every step."""
+        return [
+            tensor
+            for submodule in self.module.modules()
+            for slots in (submodule._parameters, submodule._buffers)
+            for tensor in slots.values()
+            if tensor is not None
+        ]
 
     def _fingerprint(self, tensor: torch.Tensor) -> int:
         return tensor.data_ptr() if self.shared else hash((tensor.data_ptr(), tensor._version))
@@ -81,21 +93,35 @@ class Weights:
         self._ahead = False
         self._note_torch_side()
 
-    def push(self) -> None:
-        """Bring the device up to date with tensors that the script replaced or wrote to."""
-        stale = [(n, t) for n, t in self._tensors() if self._seen.get(n) != self._fingerprint(t)]
-        for name, tensor in stale:
-            parameter = self.parameters[name]
-            if tuple(parameter.shape) != tuple(tensor.shape):
+    def push(self) -> tuple[bool, ...]:
+        """Bring the device up to date with tensors that the script replaced or wrote to.
+
+        Returns:
+            Which of the module's tensors, in its own order, require a gradient.
+
+        Raises:
+            RuntimeError: A tensor has another shape than before, or is new.
+        """
+        now = self._slots()
+        if [self._fingerprint(tensor) for tensor in now] != self._seen_in_order:
+            self._take_over()
+        return tuple(tensor.requires_grad for tensor in now)
+
+    def _take_over(self) -> None:
+        for name, tensor in self._tensors():
+            if self._seen.get(name) == self._fingerprint(tensor):
+                continue
+            parameter = self.parameters.get(name)
+            if parameter is None or tuple(parameter.shape) != tuple(tensor.shape):
+                was = "is new" if parameter is None else f"had shape {tuple(parameter.shape)} before"
                 raise RuntimeError(
-                    f"parameter {name} changed its shape from {tuple(parameter.shape)} to {tuple(tensor.shape)} after "
-                    "training began: make a new Trainer for the changed model"
+                    f"the model was changed after training began: {name}, of shape {tuple(tensor.shape)}, {was}. "
+                    "Make a new Trainer for the changed model"
                 )
             write(parameter, tensor.detach())
             if self.shared:
                 tensor.data = as_torch(parameter)
-        if stale:
-            self._note_torch_side()
+        self._note_torch_side()
 
 
 def as_torch(parameter: object) -> torch.Tensor:
