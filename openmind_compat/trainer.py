@@ -39,6 +39,7 @@ class Trainer(transformers.Trainer):
             self._check_model()
             if self.optimizer is not None:
                 self.optimizer = self._adopt(self.optimizer)
+            self._show_weights_to_callbacks()
 
     # -- which engine --------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class Trainer(transformers.Trainer):
     def model(self) -> torch.nn.Module | None:
         """The torch model, with the weights of the last step."""
         if self._engine is not None and not _called_from_the_loop():
-            self._engine.weights.pull()
+            self._engine.weights.lend()
         return self._model
 
     @model.setter
@@ -276,7 +277,18 @@ class Trainer(transformers.Trainer):
 
     def _settle(self) -> None:
         if self._engine is not None:
-            self._engine.weights.pull()
+            self._engine.weights.lend()
+
+    def _show_weights_to_callbacks(self) -> None:
+        """Callbacks are handed the torch model: before one of the script's own runs, it has the weights of the step."""
+        call_event = self.callback_handler.call_event
+
+        def with_current_weights(event: str, *args: Any, **kwargs: Any) -> Any:
+            if any(_may_look(callback, event) for callback in self.callback_handler.callbacks):
+                self._settle()
+            return call_event(event, *args, **kwargs)
+
+        self.callback_handler.call_event = with_current_weights
 
 
 class _WatchedState:
@@ -296,6 +308,13 @@ class _WatchedState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(vars(self)["_state"], name, value)
+
+
+def _may_look(callback: Any, event: str) -> bool:
+    """Whether a callback is the script's own and does something at an event."""
+    if type(callback).__module__.startswith("transformers."):
+        return False
+    return getattr(type(callback), event, None) is not getattr(transformers.TrainerCallback, event, None)
 
 
 def _called_from_the_loop() -> bool:

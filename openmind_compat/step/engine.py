@@ -95,6 +95,10 @@ class Engine:
         self._updates: dict[Any, _Update] = {}
         self._sum, self._norms = SumPhase(), {}
 
+    def _begin(self) -> None:
+        set_up(self.mode, self.device)
+        self.weights.reclaim()
+
     # -- training ------------------------------------------------------------------------------------------------
 
     def forward_backward(
@@ -111,7 +115,7 @@ class Engine:
         Returns:
             The loss, not multiplied by ``share``, 0-d, on the CPU.
         """
-        set_up(self.mode, self.device)
+        self._begin()
         graph, tensors = self._prepare("the loss", leaf, inputs, training=True, key=(), watch=watch)
         sens = load_mindspore().Tensor(share, load_mindspore().float32)
         loss, gradients = graph.run(*tensors, sens)
@@ -215,7 +219,7 @@ class Engine:
 
         ``key`` tells apart leaves that would differ for the same batch.
         """
-        set_up(self.mode, self.device)
+        self._begin()
         graph, tensors = self._prepare("the prediction", leaf, inputs, training=False, key=key)
         results = [to_torch(result) for result in graph.run(*tensors)]
         return join_inputs(results, graph.captured.results)

@@ -1,8 +1,8 @@
 """One set of weights, seen from two sides: the torch module that the script holds, and MindSpore's Parameters.
 
 On the CPU both sides read and write the same memory, so there is nothing to copy and nothing that can be out of date.
-On a device the Parameters live there; the torch side is brought up to date when somebody looks (:meth:`Weights.pull`),
-and a change made on the torch side is noticed by torch's version counters (:meth:`Weights.push`).
+On a device the Parameters live there; the torch side is brought up to date when somebody looks (:meth:`Weights.lend`),
+and what was changed there is taken over before the next computation (:meth:`Weights.reclaim`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Weights:
         self.parameters = {}
         self._seen: dict[str, int] = {}
         self._seen_in_order: list[int] = []
-        self._ahead = False
+        self._ahead = False  # the device has newer weights than the torch side
+        self._lent = False  # somebody who may have changed the torch side has had it
         for name, tensor in self._tensors():
             if tensor.is_meta:
                 raise ValueError(f"parameter {name} is on the meta device: load the weights before training")
@@ -82,6 +83,17 @@ class Weights:
             load_mindspore().runtime.synchronize()  # whoever reads next, from torch, does not wait for MindSpore
         else:
             self._ahead = True
+
+    def lend(self) -> None:
+        """Somebody is about to look at the torch module, and may change it."""
+        self.pull()
+        self._lent = True
+
+    def reclaim(self) -> None:
+        """The device is about to compute: take over what was changed since it was lent."""
+        if self._lent:
+            self.push()
+            self._lent = False
 
     def pull(self) -> None:
         """Bring the torch side up to date."""
