@@ -24,7 +24,8 @@ class Trainer(transformers.Trainer):
     """``transformers.Trainer`` whose forward, backward, clipping, optimizer step and prediction run on MindSpore.
 
     Takes the parameters of ``transformers.Trainer``, in its order. The framework is that of ``args``
-    (:class:`openmind_compat.TrainingArguments`); arguments of another class train as transformers would.
+    (:class:`openmind_compat.TrainingArguments`); arguments of transformers' own class name none, and train on torch,
+    with a warning.
 
     Raises:
         ValueError: The model, the optimizer or an overridden method is one that the MindSpore engine cannot run.
@@ -33,7 +34,12 @@ class Trainer(transformers.Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._engine: Any = None
         self._model: torch.nn.Module | None = None
-        super().__init__(*args, **kwargs)
+        super().__init__(*_with_arguments(args, kwargs), **kwargs)
+        if not hasattr(self.args, "framework"):
+            warn_once(
+                f"args is a {type(self.args).__module__}.{type(self.args).__qualname__}, which names no framework, so "
+                "this Trainer runs on torch. For MindSpore import TrainingArguments from openmind_compat too"
+            )
         if self._on_mindspore:
             self._check_overrides()
             self._check_model()
@@ -56,7 +62,7 @@ class Trainer(transformers.Trainer):
             from openmind_compat.step import Engine
 
             args = self.args
-            self._engine = Engine(self._model, args.mode, args.device_target, args.seed)
+            self._engine = Engine(self._model, args.mode, args.device_target, args.seed, args.full_determinism)
         return self._engine
 
     # transformers assigns and reads `model`; so may a script, at any moment, and then it finds current weights.
@@ -308,6 +314,20 @@ class _WatchedState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(vars(self)["_state"], name, value)
+
+
+def _with_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """A Trainer made without ``args`` has transformers' defaults, and the framework that is there."""
+    given = inspect.signature(transformers.Trainer.__init__).bind_partial(None, *args, **kwargs).arguments
+    if given.get("args") is not None:
+        return args
+    from openmind_compat.arguments import TrainingArguments
+
+    default = TrainingArguments(output_dir="tmp_trainer")
+    if len(args) > 1:
+        return (args[0], default, *args[2:])
+    kwargs["args"] = default
+    return args
 
 
 def _may_look(callback: Any, event: str) -> bool:

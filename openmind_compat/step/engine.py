@@ -77,15 +77,22 @@ class Engine:
         mode: 0 GRAPH or 1 PYNATIVE.
         device: "CPU", "Ascend" or "GPU".
         seed: Seed for dropout.
+        deterministic: Whether operators must give the same result from run to run.
         share_memory: Whether torch and MindSpore use the same memory; by default on the CPU.
     """
 
     def __init__(
-        self, module: torch.nn.Module, mode: int, device: str, seed: int, share_memory: bool | None = None
+        self,
+        module: torch.nn.Module,
+        mode: int,
+        device: str,
+        seed: int,
+        deterministic: bool = False,
+        share_memory: bool | None = None,
     ) -> None:
         self.module = module
         self.mode, self.device, self.seed = mode, device, seed
-        set_up(mode, device)
+        set_up(mode, device, deterministic)
         load_mindspore().set_seed(seed)
         self.weights = Weights(module, shared=device == "CPU" if share_memory is None else share_memory)
         self.optimizer_state = OptimizerState()
@@ -312,10 +319,8 @@ class _FirstRunTimed:
 
 def to_mindspore_input(tensor: torch.Tensor) -> Any:
     """A batch tensor as MindSpore sees it: the same memory where that is possible."""
-    tensor = tensor.detach()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    return load_mindspore().Tensor.from_numpy(np.ascontiguousarray(tensor.numpy()))
+    array = tensor.detach().cpu().numpy()
+    return load_mindspore().Tensor.from_numpy(array if array.flags.c_contiguous else array.copy())
 
 
 def to_torch(tensor: Any) -> torch.Tensor:
