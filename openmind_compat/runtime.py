@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 import shutil
@@ -53,12 +54,16 @@ def _quieten() -> None:
 
 def _redirect_files() -> None:
     # Of the variables and context settings that name a path, this one moves analyze_fail.ir. The others do not.
-    if "MS_OM_PATH" in os.environ:
-        return
+    os.environ.setdefault("MS_OM_PATH", private_directory())
+
+
+@functools.cache
+def private_directory() -> str:
+    """A directory that only this user can read, for what MindSpore writes and reads; removed at the end."""
     directory = tempfile.mkdtemp(prefix="openmind_compat-")
-    os.environ["MS_OM_PATH"] = directory
     if not verbose():
         atexit.register(_remove, directory, os.getpid())
+    return directory
 
 
 def _remove(directory: str, owner: int) -> None:

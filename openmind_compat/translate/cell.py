@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import itertools
-import linecache
 import operator as python_operator
+import os
 import sys
-import types
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from openmind_compat.capture import CapturedGraph
-from openmind_compat.runtime import load_mindspore
+from openmind_compat.runtime import load_mindspore, private_directory
 from openmind_compat.translate import operators as _fill_the_table  # noqa: F401
 from openmind_compat.translate.builder import Builder
 from openmind_compat.translate.dtypes import mindspore_name
@@ -138,21 +138,24 @@ def _write(builder: Builder, inputs: list[str], returned: list[str]) -> str:
 
 
 def _make_cell(source: str, builder: Builder, parameters: Mapping[str, Any]) -> Any:
-    """Compile the source and give the Cell its parameters, constants and primitives.
+    """Load the source as a module and give its Cell parameters, constants and primitives.
 
-    The source is kept in memory: MindSpore reads it through ``inspect``, which asks ``linecache``.
+    It is a file, in a private directory, because GRAPH mode parses the file that a function comes from.
     """
     mindspore = load_mindspore()
     name = f"openmind_compat_graph_{next(_GENERATED)}"
-    module = types.ModuleType(name)
-    module.__file__ = filename = f"{name}.py"
+    path = os.path.join(private_directory(), f"{name}.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(source)
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
     module.nn, module.mstype = mindspore.nn, mindspore.common.dtype
     module.inf, module.nan = float("inf"), float("nan")
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    sys.modules[name] = module
-    exec(compile(source, filename, "exec"), module.__dict__)  # noqa: S102 - written above, from the graph alone
+    sys.modules[name] = module  # where MindSpore looks up the names that the source uses
+    specification.loader.exec_module(module)
 
     cell = module.Graph(auto_prefix=False)
+    weakref.finalize(cell, sys.modules.pop, name, None)
     for i, parameter in enumerate(parameters.values()):
         if f"self.p{i}" in source:
             cell.insert_param_to_cell(f"p{i}", parameter, check_name_contain_dot=False)
