@@ -103,7 +103,7 @@ class Trainer(transformers.Trainer):
                 "and MindFormers models are not supported in this release"
             )
         for name, parameter in self._model.named_parameters():
-            if parameter.dtype not in (torch.float32, torch.float64):
+            if parameter.dtype != torch.float32:
                 raise ValueError(
                     f"model: parameter {name} is {parameter.dtype}; the MindSpore engine computes in float32 in this "
                     "release. Load the model with torch_dtype=torch.float32, or call model.float()"
@@ -334,7 +334,8 @@ def _may_look(callback: Any, event: str) -> bool:
     """Whether a callback is the script's own and does something at an event."""
     if type(callback).__module__.startswith("transformers."):
         return False
-    return getattr(type(callback), event, None) is not getattr(transformers.TrainerCallback, event, None)
+    method = getattr(callback, event, None)  # of the instance, where somebody put one there
+    return getattr(method, "__func__", method) is not getattr(transformers.TrainerCallback, event, None)
 
 
 def _called_from_the_loop() -> bool:

@@ -229,6 +229,8 @@ def record(trainer: transformers.Trainer) -> Logs:
     return logs
 
 
+_SCRATCH = tempfile.TemporaryDirectory(prefix="openmind_compat-tests-")  # removed when the process ends
+
 DEFAULTS = dict(
     per_device_train_batch_size=4,
     per_device_eval_batch_size=8,
@@ -253,10 +255,8 @@ def make(
 ) -> transformers.Trainer:
     """A Trainer with the defaults of these tests. ``trainer`` holds arguments of the Trainer itself."""
     if "output_dir" not in args:
-        args["output_dir"] = tempfile.mkdtemp(prefix="tiny-")
-    values = {**DEFAULTS, **args}
-    if issubclass(args_cls, transformers.TrainingArguments) and "framework" not in args and _is_ours(args_cls):
-        values["framework"] = "ms"
+        args["output_dir"] = tempfile.mkdtemp(dir=_SCRATCH.name)
+    values = {**DEFAULTS, **({"framework": "ms"} if _is_ours(args_cls) else {}), **args}
     return trainer_cls(model=model, args=args_cls(**values), train_dataset=train, eval_dataset=eval, **(trainer or {}))
 
 
@@ -274,7 +274,7 @@ def run(
     **args: Any,
 ) -> tuple[transformers.Trainer, Logs]:
     """Train, and return the Trainer and what it reported. ``mode=`` and the rest go into the arguments."""
-    args = {key: value for key, value in args.items() if key != "mode" or _is_ours(args_cls)}
+    args = {key: value for key, value in args.items() if key not in ("framework", "mode") or _is_ours(args_cls)}
     trainer = make(trainer_cls, args_cls, model, train, eval, **args)
     logs = record(trainer)
     trainer.train(resume_from_checkpoint=resume)
@@ -359,7 +359,7 @@ def assert_same_run(
         assert_same_metrics(a, b, evals)
 
 
-TIMING = ("runtime", "per_second")
+TIMING = ("runtime", "per_second", "preparation_time")
 
 
 def assert_same_metrics(reference: dict[str, float], ours: dict[str, float], bound: float = 1e-4) -> None:

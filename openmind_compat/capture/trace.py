@@ -105,8 +105,9 @@ def capture(
         result_layout[:] = [
             InputLayout(spec, tuple(None if f else value for value, f in zip(leaves, flags)), flags)
         ]
-        # clone: an output may be an input (labels that are handed through), which the tracer does not allow.
-        outputs = [value if training else value.clone() for value, flag in zip(leaves, flags) if flag]
+        # clone: an output may be an input (labels that are handed through), or a view (a loss after squeeze), which the
+        # tracer does not allow.
+        outputs = [value.clone() for value, flag in zip(leaves, flags) if flag]
         return (*outputs, *(after[name].detach().clone() for name in buffers))
 
     before = _traced_attributes(watch)

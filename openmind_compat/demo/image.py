@@ -41,7 +41,7 @@ def train(
     framework: str,
     mode: int = 0,
     steps: int = 200,
-    layers: int = 4,
+    layers: int = 2,
     width: int = 96,
     batch_size: int = 32,
 ) -> dict[str, Any]:
@@ -67,6 +67,7 @@ def train(
             num_attention_heads=max(2, width // 24),
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
+            initializer_range=0.1,
         )
     )
 
@@ -81,7 +82,8 @@ def train(
         dataloader_num_workers=0,
         dataloader_pin_memory=False,
         optim="adamw_torch",
-        learning_rate=1e-3,
+        learning_rate=5e-4,
+        adam_beta2=0.99,
         lr_scheduler_type="cosine",
         warmup_ratio=0.1,
         weight_decay=0.05,

@@ -18,6 +18,7 @@ from openmind_compat.step.phases import CapturedNetwork, LoopStep, NormPhase, Su
 from openmind_compat.step.update import Bucket, DeviceUpdate
 from openmind_compat.step.weights import Weights
 from openmind_compat.translate import OPERATORS, translate
+from openmind_compat.translate.cell import to_mindspore
 from openmind_compat.wrapper import ForwardBackwardPhase, UpdatePhase
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class Engine:
         if names not in self._norms:
             self._norms[names] = NormPhase(LoopStep(CapturedNetwork(None), self._targets(names)))
         norm = to_torch(self._norms[names](*self._gradients.tensors)).reshape(())
-        self._gradients.clip = min(1.0, max_norm / (norm.item() + 1e-6))
+        share = max_norm / (norm.item() + 1e-6)
+        self._gradients.clip = 1.0 if share > 1.0 else share  # not min(): a norm that is not a number must show
         return norm
 
     def _targets(self, names: Sequence[str]) -> Targets:
@@ -319,6 +321,8 @@ class _FirstRunTimed:
 
 def to_mindspore_input(tensor: torch.Tensor) -> Any:
     """A batch tensor as MindSpore sees it: the same memory where that is possible."""
+    if tensor.dtype == torch.bfloat16:  # NumPy, which both sides know, does not
+        return to_mindspore(tensor)
     array = tensor.detach().cpu().numpy()
     return load_mindspore().Tensor.from_numpy(array if array.flags.c_contiguous else array.copy())
 

@@ -7,7 +7,7 @@ in :mod:`openmind_compat.step.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,30 +37,29 @@ class MindSporeOptimizer(torch.optim.Optimizer):
         self.original = original
         self.rule: Rule = rule_for(original)
         self.engine = engine
-        self._names: list[list[str]] = []
-        self._named: list[list[int]] = []
-        _ = self.names
+        self._names: list[list[str | None]] = []
+        self._names_are_of: Any = None
+        for group, names in zip(self.param_groups, self.names):
+            for parameter, name in zip(group["params"], names):
+                if name is None:
+                    raise ValueError(
+                        f"{type(original).__name__} holds a parameter of shape {tuple(parameter.shape)} that is not "
+                        "part of the model given to the Trainer: build the optimizer from that model's parameters"
+                    )
         if original.state:
             self.load_state_dict(original.state_dict())
 
     @property
-    def names(self) -> list[list[str]]:
-        """For each group the names that its parameters have in the model."""
-        ids = [list(map(id, group["params"])) for group in self.param_groups]
-        if ids != self._named:
-            self._names, self._named = [self._names_of(group) for group in self.param_groups], ids
+    def names(self) -> list[list[str | None]]:
+        """For each group the names of its parameters in the model; None for one that the script has since taken out."""
+        held = [list(map(id, group["params"])) for group in self.param_groups]
+        if (held, self.engine.weights.replaced) != self._names_are_of:
+            known = {id(parameter): name for name, parameter in self.engine.module.named_parameters()}
+            self._names = [[known.get(parameter) for parameter in group] for group in held]
+            self._names_are_of = held, self.engine.weights.replaced
+            for group in self.param_groups:
+                self.rule.check(group)
         return self._names
-
-    def _names_of(self, group: Mapping[str, Any]) -> list[str]:
-        self.rule.check(group)
-        names = {id(parameter): name for name, parameter in self.engine.module.named_parameters()}
-        for parameter in group["params"]:
-            if id(parameter) not in names:
-                raise ValueError(
-                    f"{type(self.original).__name__} holds a parameter of shape {tuple(parameter.shape)} that is not "
-                    "part of the model given to the Trainer: build the optimizer from that model's parameters"
-                )
-        return [names[id(parameter)] for parameter in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:
@@ -76,23 +75,28 @@ class MindSporeOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state in the format of the torch optimizer that this one stands for."""
-        for names, group in zip(self.names, self.param_groups):
-            for name, parameter in zip(names, group["params"]):
-                state = self.engine.optimizer_state.export(name, self.rule)
-                if state:
-                    self.state[parameter] = state
-        return super().state_dict()
+        for name, parameter in self._named_parameters():
+            state = self.engine.optimizer_state.export(name, self.rule)
+            if state:
+                self.state[parameter] = state
+        try:
+            return super().state_dict()
+        finally:
+            self.state.clear()  # it lives in the engine; torch's own place for it would hold a copy
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state that a torch optimizer, or this one, has written. Shapes are checked first."""
         super().load_state_dict(state_dict)
         self.original.param_groups = self.param_groups  # torch makes new ones, and a scheduler keeps to the original
-        self.engine.optimizer_state.clear()
-        for names, group in zip(self.names, self.param_groups):
+        for group in self.param_groups:
             self.rule.check(group)
-            for name, parameter in zip(names, group["params"]):
-                if parameter in self.state:
-                    self.engine.optimizer_state.load(name, self.state[parameter], self.rule, parameter)
+        for name, parameter in self._named_parameters():
+            self.engine.optimizer_state.load(name, self.state.get(parameter, {}), self.rule, parameter)
+        self.state.clear()
+
+    def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for names, group in zip(self.names, self.param_groups):
+            yield from ((name, parameter) for name, parameter in zip(names, group["params"]) if name is not None)
 
 
 class OptimizerState:
@@ -101,16 +105,6 @@ class OptimizerState:
     def __init__(self) -> None:
         self.slots: dict[str, dict[str, Any]] = {}
         self.steps: dict[str, int] = {}
-
-    def clear(self) -> None:
-        self.steps.clear()
-        self._fill_zero()
-
-    def _fill_zero(self) -> None:
-        # In place, for compiled updates hold on to the storage.
-        for slots in self.slots.values():
-            for parameter in slots.values():
-                write(parameter, torch.zeros(tuple(parameter.shape)))
 
     def ensure(self, name: str, like: Any, rule: Rule, group: Mapping[str, Any]) -> list[Any]:
         """The slots of a parameter, made of zeros where it has none yet."""
@@ -135,17 +129,20 @@ class OptimizerState:
         return state
 
     def load(self, name: str, state: Mapping[str, Any], rule: Rule, like: torch.Tensor) -> None:
+        """Put a parameter's state in place of what there is; an empty one for a parameter that has not stepped yet."""
         # Without a count (SGD) what matters is only that there has been a step.
-        self.steps[name] = int(state["step"]) if "step" in state else 1
+        self.steps[name] = int(state["step"]) if "step" in state else int(bool(state))
         group = {"momentum": 1.0}  # makes room for every slot that the rule knows
         for slot in rule.slots(group):
             value = state.get(slot)
-            if value is None:
-                continue
-            if value.shape != like.shape:
-                raise ValueError(
-                    f"optimizer state {slot!r} of {name} has shape {tuple(value.shape)}, the parameter "
-                    f"{tuple(like.shape)}: the checkpoint belongs to another model"
-                )
-            self.ensure(name, like, rule, group)
-            write(self.slots[name][slot], value.float())
+            if value is not None:
+                if value.shape != like.shape:
+                    raise ValueError(
+                        f"optimizer state {slot!r} of {name} has shape {tuple(value.shape)}, the parameter "
+                        f"{tuple(like.shape)}: the checkpoint belongs to another model"
+                    )
+                self.ensure(name, like, rule, group)
+                write(self.slots[name][slot], value.float())
+            elif slot in self.slots.get(name, {}):
+                # In place, for compiled updates hold on to the storage.
+                write(self.slots[name][slot], torch.zeros(tuple(like.shape)))

@@ -62,7 +62,8 @@ class DeviceUpdate(_nn.Cell):
         for bucket, numbers in zip(buckets, self.numbers):
             for parameter, slots in zip(bucket.parameters, bucket.slots):
                 updates.append(_OneUpdate(bucket.kernel, parameter, slots, self.clip.parameter, numbers))
-        self.updates = _nn.CellList(updates)
+        # auto_prefix would name every parameter by its place here, and the next update's places clash with those.
+        self.updates = _nn.CellList(updates, auto_prefix=False)
         self.learning_rate = self.numbers[0][0].parameter
         self.enable_tuple_broaden = True  # or GRAPH mode takes the gradients for constants
 

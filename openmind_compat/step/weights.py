@@ -21,6 +21,7 @@ class Weights:
     Attributes:
         parameters: MindSpore Parameter by the name it has in the module; a tied weight has one, under its first name.
         shared: Whether both sides use the same memory.
+        replaced: How often tensors of the module were found replaced or written to.
     """
 
     def __init__(self, module: torch.nn.Module, shared: bool) -> None:
@@ -28,6 +29,7 @@ class Weights:
         self.module = module
         self.shared = shared
         self.parameters = {}
+        self.replaced = 0
         self._seen: dict[str, int] = {}
         self._seen_in_order: list[int] = []
         self._ahead = False  # the device has newer weights than the torch side
@@ -120,6 +122,7 @@ class Weights:
         return tuple(tensor.requires_grad for tensor in now)
 
     def _take_over(self) -> None:
+        self.replaced += 1
         for name, tensor in self._tensors():
             if self._seen.get(name) == self._fingerprint(tensor):
                 continue

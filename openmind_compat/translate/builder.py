@@ -31,7 +31,13 @@ from openmind_compat.translate.values import (
 _SPREAD_FROM, _SPREAD_CONSTANTS_TO = 2**14, 2**22
 
 # Their results are sums or averages of finite things: an infinite mask does not pass through them.
-_FINITE = {"MatMul", "BatchMatMul", "Conv2D", "LayerNorm", "Softmax", "Tanh", "Sigmoid", "Exp", "Cast"}
+_FINITE = {"MatMul", "BatchMatMul", "Conv2D", "LayerNorm", "Softmax", "Tanh", "Sigmoid", "Exp"}
+
+
+def _may_be_infinite(arg: Any) -> bool:
+    if isinstance(arg, (list, tuple)):
+        return any(_may_be_infinite(a) for a in arg)
+    return arg.infinite if isinstance(arg, Value) else isinstance(arg, float) and math.isinf(arg)
 
 
 class Builder:
@@ -79,10 +85,11 @@ class Builder:
     ) -> list[Value]:
         """One call of a primitive; ``outputs`` lists shape and dtype of all that it returns."""
         source = ", ".join(self._argument(a) for a in args)
-        infinite = primitive not in _FINITE and any(isinstance(a, Value) and a.infinite for a in args)
+        infinite = primitive not in _FINITE and any(_may_be_infinite(a) for a in args) or primitive == "Log"
         values = []
         for shape, dtype in outputs:
-            values.append(Value(tuple(shape), dtype, expr=f"v{self._count}", infinite=infinite))
+            is_float = dtype.is_floating_point
+            values.append(Value(tuple(shape), dtype, expr=f"v{self._count}", infinite=infinite and is_float))
             self._count += 1
         names = ", ".join(value.expr for value in values)
         self.lines.append(f"{names} = self.{self._primitive(primitive, attributes)}({source})  # {self.comment}")
@@ -254,6 +261,7 @@ class Builder:
             else:
                 continue
             product = self.call("MatMul", *factors, shape=(rows, columns), transpose_a=False, transpose_b=False)
+            product.infinite = x.infinite
             return self.reshape(product, shape)
         return x
 
@@ -339,12 +347,16 @@ class Builder:
 
     def softmax(self, primitive: str, x: Value, dim: int) -> Value:
         """``Softmax`` or ``LogSoftmax`` along one dimension."""
-        return self.call(primitive, self.finite(x), shape=x.shape, axis=dim % max(x.ndim, 1))
+        if x.ndim == 0:
+            return self.reshape(self.softmax(primitive, self.reshape(x, (1,)), 0), ())
+        return self.call(primitive, self.finite(x), shape=x.shape, axis=dim % x.ndim)
 
     def reduce(
         self, primitive: str, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
     ) -> Value:
         """A reduction over ``dims`` (all if empty)."""
+        if x.ndim == 0:
+            return x
         dims = tuple(sorted(d % x.ndim for d in dims)) if dims else tuple(range(x.ndim))
         base, order = permute_from(x)
         if order and not keepdim:  # reduce before the transpose: fewer bytes to move
@@ -356,8 +368,6 @@ class Builder:
         return self._reduce(primitive, x, dims, keepdim, dtype)
 
     def _reduce(self, primitive: str, x: Value, dims: Shape, keepdim: bool, dtype: torch.dtype | None) -> Value:
-        if x.ndim == 0:
-            return x
         if keepdim:
             shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
         else:

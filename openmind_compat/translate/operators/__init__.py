@@ -7,6 +7,7 @@ from openmind_compat.translate.operators import (  # noqa: F401
     linear,
     losses,
     normalization,
+    pooling,
     random,
     reductions,
     views,

@@ -20,13 +20,21 @@ def _swap(x: Value) -> Value:
     return permuted(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
+def _grouped(b: Builder, x: Value, key: Value) -> Value:
+    """``x``, one matrix for each query head, as one for each key head: several query heads may share a key head."""
+    if x.shape[1] == key.shape[1]:
+        return x
+    rows = x.shape[1] // key.shape[1] * x.shape[2]
+    return b.reshape(x, (*key.shape[:2], rows, x.shape[-1]))
+
+
 def _weights(
     b: Builder, query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
 ) -> tuple[Value, Value, float]:
     """Attention weights, the scaled query they were made from, and the scale. Shapes (B, H, L, S), (B, H, L, E)."""
     scale = scale if scale is not None else 1 / math.sqrt(query.shape[-1])
     scaled = b.binary("Mul", query, scale, query.dtype)  # E is shorter than S: cheaper than scaling the scores
-    scores = batch_matmul(b, scaled, _swap(key))
+    scores = b.reshape(batch_matmul(b, _grouped(b, scaled, key), _swap(key)), (*query.shape[:-1], key.shape[-2]))
     dtype = scores.dtype
     if is_causal:
         future = torch.full(scores.shape[-2:], torch.finfo(dtype).min, dtype=dtype).triu(1)
@@ -65,7 +73,7 @@ def attention(
     scale: float | None = None,
 ) -> tuple[Value, Value]:
     weights, scaled, scale = _weights(b, query, key, is_causal, attn_mask, scale)
-    out = batch_matmul(b, weights, value)
+    out = b.reshape(batch_matmul(b, _grouped(b, weights, key), value), b.result[0].shape)
     b.memo[("attention", out)] = (weights, scaled, scale)
     return out, b.number(0, tuple(b.result[1].shape), torch.float32)  # log-sum-exp: only our own backward reads it
 
@@ -88,11 +96,13 @@ def attention_backward(
     saved = b.memo.get(("attention", out))
     weights, scaled, scale = saved or _weights(b, query, key, is_causal, attn_mask, scale)
     dtype = weights.dtype
-    grad_value = batch_matmul(b, _swap(weights), grad)
-    grad_weights = batch_matmul(b, grad, _swap(value))
+    grouped = _grouped(b, grad, key)
+    grad_value = batch_matmul(b, _swap(_grouped(b, weights, key)), grouped)
+    grad_weights = b.reshape(batch_matmul(b, grouped, _swap(value)), weights.shape)
     # sum(dP P) over the keys equals sum(dO O) over the head's width, which is shorter
     total = b.reduce("ReduceSum", b.binary("Mul", grad, out, dtype), (-1,), True)
     grad_scores = b.binary("Mul", weights, b.binary("Sub", grad_weights, total, dtype), dtype)
-    grad_query = b.binary("Mul", batch_matmul(b, grad_scores, key), scale, dtype)
-    grad_key = batch_matmul(b, _swap(grad_scores), scaled)
+    grad_scores = _grouped(b, grad_scores, key)
+    grad_query = b.reshape(b.binary("Mul", batch_matmul(b, grad_scores, key), scale, dtype), query.shape)
+    grad_key = batch_matmul(b, _swap(grad_scores), _grouped(b, scaled, key))
     return grad_query, grad_key, grad_value

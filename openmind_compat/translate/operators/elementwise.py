@@ -86,8 +86,10 @@ def div_mode(b: Builder, x: Value, y: Value | float, *, rounding_mode: str | Non
         return div(b, x, y)
     if rounding_mode == "floor":
         return b.binary("FloorDiv", x, y, b.result.dtype)
-    quotient = b.binary("RealDiv", x, y, torch.float32)
-    return b.cast(b.unary("Trunc", quotient), b.result.dtype)
+    dtype = b.result.dtype
+    if not dtype.is_floating_point:
+        return b.binary("TruncateDiv", x, y, dtype)
+    return b.unary("Trunc", b.binary("RealDiv", x, y, dtype))
 
 
 @operator(aten.floor_divide.default)
@@ -98,6 +100,15 @@ def floor_divide(b: Builder, x: Value, y: Value | float) -> Value:
 @operator(aten.remainder.Tensor, aten.remainder.Scalar)
 def remainder(b: Builder, x: Value, y: Value | float) -> Value:
     return b.binary("FloorMod", x, y, b.result.dtype)
+
+
+@operator(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(b: Builder, x: Value, y: Value | float) -> Value:
+    dtype = b.result.dtype
+    if dtype.is_floating_point:
+        return b.binary("TruncateMod", x, y, dtype)
+    whole = b.binary("Mul", b.binary("TruncateDiv", x, y, dtype), y, dtype)  # TruncateMod has no int64 kernel
+    return b.binary("Sub", x, whole, dtype)
 
 
 @operator(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -121,32 +132,45 @@ def power(b: Builder, x: Value | float, exponent: Value | float) -> Value:
 
 @operator(aten.maximum.default)
 def maximum(b: Builder, x: Value, y: Value) -> Value:
-    return b.binary("Maximum", x, y, b.result.dtype)
+    return _bound(b, "Maximum", x, y, b.result.dtype)
 
 
 @operator(aten.minimum.default)
 def minimum(b: Builder, x: Value, y: Value) -> Value:
-    return b.binary("Minimum", x, y, b.result.dtype)
+    return _bound(b, "Minimum", x, y, b.result.dtype)
+
+
+def _bound(b: Builder, primitive: str, x: Value, y: Value | float, dtype: torch.dtype) -> Value:
+    """A maximum or minimum.
+
+    GRAPH mode takes one with a number near the end of float32's range, from half the lowest or highest on, for the
+    identity, and drops it; but an infinity lies beyond that number.
+    """
+    number = y.scalar if isinstance(y, Value) else y
+    if number is None or abs(number) < torch.finfo(torch.float32).max / 2:
+        return b.binary(primitive, x, y, dtype)
+    beyond = b.binary("Less" if primitive == "Maximum" else "Greater", x, y, dtype, torch.bool)
+    return choose(b, beyond, b.cast(y, dtype), x, dtype, tuple(b.result.shape))
 
 
 @operator(aten.clamp.default, aten.clamp.Tensor)
 def clamp(b: Builder, x: Value, low: Value | float | None = None, high: Value | float | None = None) -> Value:
     dtype = b.result.dtype
     if low is not None:
-        x = b.binary("Maximum", x, low, dtype)
+        x = _bound(b, "Maximum", x, low, dtype)
     if high is not None:
-        x = b.binary("Minimum", x, high, dtype)
+        x = _bound(b, "Minimum", x, high, dtype)
     return x
 
 
 @operator(aten.clamp_min.default, aten.clamp_min.Tensor)
 def clamp_min(b: Builder, x: Value, low: Value | float) -> Value:
-    return b.binary("Maximum", x, low, b.result.dtype)
+    return _bound(b, "Maximum", x, low, b.result.dtype)
 
 
 @operator(aten.clamp_max.default, aten.clamp_max.Tensor)
 def clamp_max(b: Builder, x: Value, high: Value | float) -> Value:
-    return b.binary("Minimum", x, high, b.result.dtype)
+    return _bound(b, "Minimum", x, high, b.result.dtype)
 
 
 # -- functions of one number -------------------------------------------------------------------------------------
@@ -162,8 +186,17 @@ _FLOAT_FUNCTIONS = {
     aten.sin.default: "Sin",
     aten.cos.default: "Cos",
     aten.tanh.default: "Tanh",
-    aten.sigmoid.default: "Sigmoid",
+    aten.tan.default: "Tan",
+    aten.asin.default: "Asin",
+    aten.acos.default: "ACos",
+    aten.atan.default: "Atan",
+    aten.sinh.default: "Sinh",
+    aten.cosh.default: "Cosh",
+    aten.asinh.default: "Asinh",
+    aten.acosh.default: "Acosh",
+    aten.atanh.default: "Atanh",
     aten.erf.default: "Erf",
+    aten.erfc.default: "Erfc",
 }
 _SAME_FUNCTIONS = {
     aten.neg.default: "Neg",
@@ -192,6 +225,26 @@ def _enter_functions() -> None:
 _enter_functions()
 
 
+@operator(aten.log2.default)
+def log2(b: Builder, x: Value) -> Value:
+    return b.binary("Mul", b.unary("Log", b.cast(x, b.result.dtype)), 1 / math.log(2), b.result.dtype)
+
+
+@operator(aten.log10.default)
+def log10(b: Builder, x: Value) -> Value:
+    return b.binary("Mul", b.unary("Log", b.cast(x, b.result.dtype)), 1 / math.log(10), b.result.dtype)
+
+
+@operator(aten.exp2.default)
+def exp2(b: Builder, x: Value) -> Value:
+    return b.unary("Exp", b.binary("Mul", x, math.log(2), b.result.dtype))
+
+
+@operator(aten.atan2.default)
+def atan2(b: Builder, y: Value, x: Value) -> Value:
+    return b.binary("Atan2", y, x, b.result.dtype)
+
+
 @operator(aten._to_copy.default)
 def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
     if dtype == torch.bool and x.dtype.is_floating_point:  # a cast would round 0.5 down
@@ -199,12 +252,12 @@ def to_copy(b: Builder, x: Value, *, dtype: torch.dtype | None = None, **_: Any)
     return b.cast(x, dtype or x.dtype)
 
 
-@operator(aten.square.default)
-def square(b: Builder, x: Value) -> Value:
-    return b.binary("Mul", x, x, x.dtype)
-
-
 # -- activations and their derivatives ---------------------------------------------------------------------------
+
+
+@operator(aten.sigmoid.default)
+def sigmoid(b: Builder, x: Value) -> Value:
+    return _sigmoid_of(b, b.cast(x, b.result.dtype))
 
 
 @operator(aten.silu.default)
@@ -213,19 +266,11 @@ def silu(b: Builder, x: Value) -> Value:
 
 
 def _sigmoid_of(b: Builder, x: Value) -> Value:
-    """sigmoid(x), computed once for a forward and its backward."""
+    """sigmoid(x), computed once for silu and the backward of it, which torch spells out."""
     key = ("sigmoid", x)
     if key not in b.memo:
         b.memo[key] = b.unary("Sigmoid", x)
     return b.memo[key]
-
-
-@operator(aten.silu_backward.default)
-def silu_backward(b: Builder, grad: Value, x: Value) -> Value:
-    """d(x s)/dx = s (1 + x (1 - s)) with s = sigmoid(x)."""
-    s = _sigmoid_of(b, x)
-    inner = b.binary("Add", b.binary("Mul", x, b.binary("Sub", 1, s, x.dtype), x.dtype), 1, x.dtype)
-    return b.binary("Mul", grad, b.binary("Mul", s, inner, x.dtype), x.dtype)
 
 
 @operator(aten.sigmoid_backward.default)
@@ -328,16 +373,22 @@ def _logical(b: Builder, primitive: str, x: Value, y: Value | float) -> Value:
     return b.binary(primitive, x, y, torch.bool)
 
 
-@operator(aten.bitwise_and.Tensor, aten.logical_and.default)
+@operator(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.logical_and.default)
 def logical_and(b: Builder, x: Value, y: Value) -> Value:
     dtype = b.result.dtype
     return _logical(b, "LogicalAnd", x, y) if dtype == torch.bool else b.binary("BitwiseAnd", x, y, dtype)
 
 
-@operator(aten.bitwise_or.Tensor, aten.logical_or.default)
+@operator(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.logical_or.default)
 def logical_or(b: Builder, x: Value, y: Value) -> Value:
     dtype = b.result.dtype
     return _logical(b, "LogicalOr", x, y) if dtype == torch.bool else b.binary("BitwiseOr", x, y, dtype)
+
+
+@operator(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.logical_xor.default)
+def logical_xor(b: Builder, x: Value, y: Value | int) -> Value:
+    dtype = b.result.dtype
+    return _logical(b, "LogicalXor", x, y) if dtype == torch.bool else b.binary("BitwiseXor", x, y, dtype)
 
 
 @operator(aten.logical_not.default)
@@ -362,7 +413,7 @@ def isinf(b: Builder, x: Value) -> Value:
     return b.unary("IsInf", x, torch.bool)
 
 
-@operator(aten.where.self)
+@operator(aten.where.self, torch.ops.prims.where.default)
 def where(b: Builder, condition: Value, x: Value, y: Value) -> Value:
     return choose(b, condition, x, y, b.result.dtype, tuple(b.result.shape))
 

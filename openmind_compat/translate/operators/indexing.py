@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -49,12 +50,22 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
 
 @operator(aten.scatter_add.default)
 def scatter_add(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return b.call("TensorScatterElements", x, index, source, shape=x.shape, axis=dim % x.ndim, reduction="add")
+    return _scatter(b, x, dim, index, source, "add")
 
 
 @operator(aten.scatter.src)
 def scatter(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    return b.call("TensorScatterElements", x, index, source, shape=x.shape, axis=dim % x.ndim, reduction="none")
+    return _scatter(b, x, dim, index, source, "none")
+
+
+def _scatter(b: Builder, x: Value, dim: int, index: Value, source: Value, reduction: str) -> Value:
+    if x.ndim == 0:
+        x, index, source = (b.reshape(v, (1,)) for v in (x, index, source))
+        return b.reshape(_scatter(b, x, 0, index, source, reduction), ())
+    if source.shape != index.shape:  # torch reads as much of the source as there are indices
+        stop, step = index.shape, (1,) * index.ndim
+        source = b.call("StridedSlice", source, (0,) * index.ndim, stop, step, shape=stop)
+    return b.call("TensorScatterElements", x, index, source, shape=x.shape, axis=dim % x.ndim, reduction=reduction)
 
 
 @operator(aten.scatter.value)
@@ -106,6 +117,8 @@ def index_put(
     b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
     dims = [d for d, i in enumerate(indices) if i is not None]
+    if len(dims) == 1 and indices[dims[0]].dtype == torch.bool:
+        return _masked_put(b, x, indices[dims[0]], dims[0], values, accumulate)
     flat, rest, index = _flat_index(b, x, indices, dims)
     if dims[0] != 0 and dims == list(range(dims[0], dims[0] + len(dims))):
         # values are laid out as x[indices] would be: bring the indexed part to the front
@@ -121,6 +134,19 @@ def index_put(
     shaped = b.reshape(updated, (*(x.shape[d] for d in dims), *rest))
     order = [*dims, *others]
     return permuted(shaped, tuple(order.index(d) for d in range(x.ndim)))
+
+
+def _masked_put(b: Builder, x: Value, mask: Value, first: int, values: Value, accumulate: bool) -> Value:
+    """``x[mask] = values``, for values that are the same in every place of the mask."""
+    after = x.ndim - first - mask.ndim
+    values = b.reshape(values, (1,) * (first + 1 + after - values.ndim) + values.shape)
+    if values.shape[first] != 1:
+        raise NotImplementedError("x[mask] = values with one value for each True: how many there are is unknown here")
+    values = b.reshape(values, (*values.shape[:first], *(1,) * mask.ndim, *values.shape[first + 1 :]))
+    if accumulate:
+        values = b.binary("Add", x, values, x.dtype)
+    mask = b.reshape(mask, (*mask.shape, *(1,) * after))
+    return choose(b, mask, values, x, x.dtype, x.shape)
 
 
 def _broadcast(b: Builder, value: Value, shape: tuple[int, ...]) -> Value:
@@ -140,3 +166,26 @@ def tril(b: Builder, x: Value, diagonal: int = 0) -> Value:
 def _triangle(b: Builder, x: Value, cut: object, diagonal: int) -> Value:
     mask = b.constant(cut(torch.ones(x.shape[-2:], dtype=torch.bool), diagonal))
     return choose(b, mask, x, b.number(0, (1,) * x.ndim, x.dtype), x.dtype, x.shape)
+
+
+@operator(aten.masked_scatter.default)
+def masked_scatter(b: Builder, x: Value, mask: Value, source: Value) -> Value:
+    """``x`` with the elements of ``source``, in order, where ``mask`` holds."""
+    rank = b.binary("Maximum", _rank(b, mask, x.shape), 0, torch.int32)
+    picked = b.call("Gather", b.reshape(source, (source.numel,)), rank, 0, shape=(x.numel,), dtype=x.dtype)
+    return choose(b, mask, b.reshape(picked, x.shape), x, x.dtype, x.shape)
+
+
+@operator(aten.masked_scatter_backward.default)
+def masked_scatter_backward(b: Builder, grad: Value, mask: Value, sizes: Sequence[int]) -> Value:
+    rank, size = _rank(b, mask, grad.shape), math.prod(sizes)
+    flags = b.reshape(_broadcast(b, mask, grad.shape), (grad.numel,))
+    rank = choose(b, flags, rank, b.number(-1, (1,), torch.int32), torch.int32, (grad.numel,))
+    total = b.call("UnsortedSegmentSum", b.reshape(grad, (grad.numel,)), rank, size, shape=(size,), dtype=grad.dtype)
+    return b.reshape(total, tuple(sizes))
+
+
+def _rank(b: Builder, mask: Value, shape: tuple[int, ...]) -> Value:
+    """How many Trues of the mask, broadcast to this shape, come before each one."""
+    flags = b.cast(b.reshape(_broadcast(b, mask, shape), (math.prod(shape),)), torch.int32)
+    return b.binary("Sub", b.call("CumSum", flags, 0, shape=flags.shape), 1, torch.int32)

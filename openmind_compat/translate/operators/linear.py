@@ -8,7 +8,7 @@ import torch
 
 from openmind_compat.translate.builder import Builder
 from openmind_compat.translate.registry import operator
-from openmind_compat.translate.values import Scaled, Value, permute_from, permuted
+from openmind_compat.translate.values import Scaled, Shape, Value, permute_from, permuted
 
 aten = torch.ops.aten
 
@@ -97,16 +97,17 @@ def dot(b: Builder, x: Value, y: Value) -> Value:
 # -- convolutions ------------------------------------------------------------------------------------------------
 
 
-def _geometry(
+def geometry_of(
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, spatial: int
 ) -> dict[str, object]:
     """Attributes of MindSpore's 2-d convolutions. One spatial dimension is a second one of length 1."""
     lead = (1,) if spatial == 1 else ()
     vertical, horizontal = ((0,) if spatial == 1 else ()) + tuple(padding)
+    pad = (vertical, vertical, horizontal, horizontal)
     return {
         "mode": 1,
         "pad_mode": "pad",
-        "pad": (vertical, vertical, horizontal, horizontal),
+        "pad": pad,
         "stride": (*lead, *stride),
         "dilation": (*lead, *dilation),
         "group": groups,
@@ -117,10 +118,29 @@ def _as_image(b: Builder, x: Value, spatial: int) -> Value:
     return b.reshape(x, (*x.shape[:2], 1, x.shape[2])) if spatial == 1 else x
 
 
-def _check_convolution(spatial: int, transposed: bool) -> None:
-    if transposed or spatial not in (1, 2):
-        kind = "transposed" if transposed else f"{spatial}-dimensional"
-        raise NotImplementedError(f"{kind} convolution has no translation; train this model with framework='pt'")
+def convolve(b: Builder, x: Value, weight: Value, shape: Shape, geometry: dict[str, object]) -> Value:
+    kernel = {"out_channel": weight.shape[0], "kernel_size": tuple(weight.shape[2:]), **geometry}
+    return b.call("Conv2D", x, weight, shape=shape, **kernel)
+
+
+def convolve_back(b: Builder, grad: Value, weight: Value, shape: Shape, geometry: dict[str, object]) -> Value:
+    """The gradient of a convolution's input, which has this shape."""
+    kernel = {"out_channel": weight.shape[0], "kernel_size": tuple(weight.shape[2:]), **geometry}
+    # pad_list repeats pad: PYNATIVE mode does not work it out
+    return b.call("Conv2DBackpropInput", grad, weight, shape, shape=shape, pad_list=geometry["pad"], **kernel)
+
+
+def convolve_filter(b: Builder, grad: Value, x: Value, shape: Shape, geometry: dict[str, object]) -> Value:
+    """The gradient of a convolution's filters, which have this shape."""
+    kernel = {"out_channel": shape[0], "kernel_size": shape[2:], **geometry}
+    return b.call("Conv2DBackpropFilter", grad, x, shape, shape=shape, pad_list=geometry["pad"], **kernel)
+
+
+def _check_convolution(spatial: int) -> None:
+    if spatial not in (1, 2):
+        raise NotImplementedError(
+            f"{spatial}-dimensional convolution has no translation; train this model with framework='pt'"
+        )
 
 
 @operator(aten.convolution.default)
@@ -137,14 +157,12 @@ def convolution(
     groups: int,
 ) -> Value:
     spatial = x.ndim - 2
-    _check_convolution(spatial, transposed)
+    _check_convolution(spatial)
     x, weight = _as_image(b, x, spatial), _as_image(b, weight, spatial)
     shape = tuple(b.result.shape)
     image = (*shape[:2], 1, shape[2]) if spatial == 1 else shape
-    geometry = _geometry(stride, padding, dilation, groups, spatial)
-    y = b.call(
-        "Conv2D", x, weight, shape=image, out_channel=weight.shape[0], kernel_size=tuple(weight.shape[2:]), **geometry
-    )
+    geometry = geometry_of(stride, padding, dilation, groups, spatial)
+    y = (convolve_back if transposed else convolve)(b, x, weight, image, geometry)
     if bias is not None:
         y = b.call("BiasAdd", y, bias, shape=image)
     return b.reshape(y, shape)
@@ -166,17 +184,16 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, Value | None, Value | None]:
     spatial = x.ndim - 2
-    _check_convolution(spatial, transposed)
-    geometry = _geometry(stride, padding, dilation, groups, spatial)
+    _check_convolution(spatial)
+    geometry = geometry_of(stride, padding, dilation, groups, spatial)
     image, filters, g = _as_image(b, x, spatial), _as_image(b, weight, spatial), _as_image(b, grad, spatial)
-    kernel = {"out_channel": filters.shape[0], "kernel_size": tuple(filters.shape[2:]), **geometry}
     grad_x = grad_w = grad_b = None
     if output_mask[0]:
-        grad_x = b.call("Conv2DBackpropInput", g, filters, image.shape, shape=image.shape, **kernel)
+        grad_x = (convolve if transposed else convolve_back)(b, g, filters, image.shape, geometry)
         grad_x = b.reshape(grad_x, x.shape)
     if output_mask[1]:
-        grad_w = b.call("Conv2DBackpropFilter", g, image, filters.shape, shape=filters.shape, **kernel)
-        grad_w = b.reshape(grad_w, weight.shape)
+        ends = (image, g) if transposed else (g, image)
+        grad_w = b.reshape(convolve_filter(b, *ends, filters.shape, geometry), weight.shape)
     if output_mask[2]:
         grad_b = b.reduce("ReduceSum", grad, (0, *range(2, grad.ndim)), False)
     return grad_x, grad_w, grad_b

@@ -189,3 +189,30 @@ def batch_norm_backward(
         dx = b.binary("Sub", grad, part, dtype)
     dx = b.binary("Mul", dx, _channels(b, scale, ndim), dtype)
     return tuple(value if wanted else None for value, wanted in zip((dx, sum_grad_x, sum_grad), output_mask))
+
+
+@operator(aten.native_group_norm.default)
+def group_norm(
+    b: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Yields the output, and mean and inverse root of each group. Torch knows how to decompose the backward."""
+    dtype, per_group = x.dtype, (batch, groups, channels // groups * size)
+    rows = b.reshape(x, per_group)
+    mean = b.reduce("ReduceMean", rows, (2,), True)
+    deviation = b.binary("Sub", rows, mean, dtype)
+    variance = b.reduce("ReduceMean", b.binary("Mul", deviation, deviation, dtype), (2,), True)
+    rstd = b.unary("Rsqrt", b.binary("Add", variance, eps, dtype))
+    y = b.reshape(b.binary("Mul", deviation, rstd, dtype), (batch, channels, size))
+    if weight is not None:
+        y = b.binary("Mul", y, _channels(b, weight, 3), dtype)
+    if bias is not None:
+        y = b.binary("Add", y, _channels(b, bias, 3), dtype)
+    return b.reshape(y, x.shape), b.reshape(mean, (batch, groups)), b.reshape(rstd, (batch, groups))

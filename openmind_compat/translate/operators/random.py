@@ -1,6 +1,9 @@
-"""Dropout. Masks come from MindSpore's own generator, seeded where the Cell is built."""
+"""Dropout and random numbers. They come from MindSpore's own generator, seeded where the Cell is built."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -46,3 +49,38 @@ def dropout_backward(b: Builder, grad: Value, mask: Value, scale: float) -> Valu
 @operator(aten.bernoulli.p)
 def bernoulli(b: Builder, x: Value, p: float) -> Value:
     return _keep_mask(b, x, 1 - p)
+
+
+@operator(aten.rand.default, aten.rand_like.default)
+def uniform(b: Builder, *_: Any, **__: Any) -> Value:
+    return _draw(b, "UniformReal")
+
+
+@operator(aten.randn_like.default)
+def normal(b: Builder, *_: Any, **__: Any) -> Value:
+    return _draw(b, "StandardNormal")
+
+
+@operator(torch.ops.prims.normal.default)
+def normal_with(b: Builder, shape: Sequence[int], *, mean: float, std: float, **_: Any) -> Value:
+    dtype = b.result.dtype
+    return b.binary("Add", b.binary("Mul", _draw(b, "StandardNormal"), std, dtype), mean, dtype)
+
+
+@operator(aten.normal_functional.default)
+def normal_like(b: Builder, x: Value, mean: float = 0.0, std: float = 1.0, **_: Any) -> Value:
+    return normal_with(b, x.shape, mean=mean, std=std)
+
+
+@operator(torch.ops.prims.uniform.default)
+def uniform_between(b: Builder, shape: Sequence[int], *, low: float, high: float, **_: Any) -> Value:
+    dtype = b.result.dtype
+    return b.binary("Add", b.binary("Mul", _draw(b, "UniformReal"), high - low, dtype), low, dtype)
+
+
+def _draw(b: Builder, primitive: str) -> Value:
+    """New numbers at each run, from a stream of their own."""
+    shape = tuple(b.result.shape)
+    b.seeds += 1
+    numbers = b.call(primitive, shape or (1,), shape=shape or (1,), dtype=torch.float32, seed=b.seed, seed2=b.seeds)
+    return b.cast(b.reshape(numbers, shape), b.result.dtype)

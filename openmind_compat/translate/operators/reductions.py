@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from openmind_compat.translate.builder import Builder
 from openmind_compat.translate.registry import operator
-from openmind_compat.translate.values import Expanded, Scaled, Value, expanded, unexpanded
+from openmind_compat.translate.values import Expanded, Scaled, Value, expanded, permuted, unexpanded
 
 aten = torch.ops.aten
 
@@ -53,22 +54,80 @@ def mean(b: Builder, x: Value, dims: Sequence[int] | None = None, keepdim: bool 
 
 @operator(aten.amax.default)
 def amax(b: Builder, x: Value, dims: Sequence[int] = (), keepdim: bool = False) -> Value:
-    return b.reduce("ReduceMax", x, dims, keepdim)
+    return b.reduce("ReduceAny" if x.dtype == torch.bool else "ReduceMax", x, dims, keepdim)
 
 
 @operator(aten.amin.default)
 def amin(b: Builder, x: Value, dims: Sequence[int] = (), keepdim: bool = False) -> Value:
-    return b.reduce("ReduceMin", x, dims, keepdim)
+    return b.reduce("ReduceAll" if x.dtype == torch.bool else "ReduceMin", x, dims, keepdim)
+
+
+@operator(aten.max.dim)
+def max_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extreme(b, "ArgMaxWithValue", x, dim)
+
+
+@operator(aten.min.dim)
+def min_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return _extreme(b, "ArgMinWithValue", x, dim)
+
+
+def _extreme(b: Builder, primitive: str, x: Value, dim: int) -> tuple[Value, Value]:
+    """The extremes along a dimension, and where they are."""
+    if x.ndim == 0:
+        return x, b.number(0, (), torch.int64)
+    if x.dtype == torch.bool:  # no such kernel on the CPU
+        values, index = _extreme(b, primitive, b.cast(x, torch.int32), dim)
+        return b.cast(values, torch.bool), index
+    dim %= x.ndim
+    shape = x.shape[:dim] + (1,) + x.shape[dim + 1 :]
+    outputs = [(shape, torch.int32), (shape, x.dtype)]
+    index, values = b.call_many(primitive, x, outputs=outputs, axis=dim, keep_dims=True)
+    shape = tuple(b.result[0].shape)
+    return b.reshape(values, shape), b.reshape(b.cast(index, torch.int64), shape)
+
+
+@operator(aten.sort.default)
+def sort(b: Builder, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+    """Equal elements come in any order, as torch says; its stable sort has no entry."""
+    if x.ndim == 0:
+        return x, b.number(0, (), torch.int64)
+    x, order = _to_the_end(x, dim)
+    outputs = [(x.shape, x.dtype), (x.shape, torch.int32)]
+    values, index = b.call_many("Sort", x, outputs=outputs, axis=-1, descending=descending)
+    return permuted(values, order), permuted(b.cast(index, torch.int64), order)
+
+
+@operator(aten.topk.default)
+def topk(
+    b: Builder, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Value, Value]:
+    x, order = _to_the_end(x, dim)
+    shape = (*x.shape[:-1], k)
+    if not largest:
+        x = b.unary("Neg", x)
+    values, index = b.call_many("TopK", x, k, outputs=[(shape, x.dtype), (shape, torch.int32)], sorted=True)
+    if not largest:
+        values = b.unary("Neg", values)
+    return permuted(values, order), permuted(b.cast(index, torch.int64), order)
+
+
+def _to_the_end(x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
+    """``x`` with ``dim`` as its last dimension, and the order of dimensions that puts it back."""
+    dim %= x.ndim
+    last = x.ndim - 1
+    order = (*(d for d in range(x.ndim) if d != dim), dim)
+    return permuted(x, order), tuple(order.index(d) for d in range(last + 1))
 
 
 @operator(aten.max.default)
 def max_all(b: Builder, x: Value) -> Value:
-    return b.reduce("ReduceMax", x, (), False)
+    return amax(b, x)
 
 
 @operator(aten.min.default)
 def min_all(b: Builder, x: Value) -> Value:
-    return b.reduce("ReduceMin", x, (), False)
+    return amin(b, x)
 
 
 @operator(aten.any.default, aten.any.dim, aten.any.dims)
@@ -92,12 +151,33 @@ def cumsum(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return b.call("CumSum", x, dim, shape=x.shape) if x.ndim else x
 
 
+@operator(aten.prod.default, aten.prod.dim_int)
+def prod(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return b.reduce("ReduceProd", b.cast(x, b.result.dtype), () if dim is None else (dim,), keepdim)
+
+
+@operator(aten.cumprod.default)
+def cumprod(b: Builder, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    x = b.cast(x, b.result.dtype)
+    return b.call("CumProd", x, dim % x.ndim, shape=x.shape, exclusive=False, reverse=False) if x.ndim else x
+
+
 @operator(aten.argmax.default)
 def argmax(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    if dim is None:
+    return _position(b, "Argmax", x, dim)
+
+
+@operator(aten.argmin.default)
+def argmin(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _position(b, "Argmin", x, dim)
+
+
+def _position(b: Builder, primitive: str, x: Value, dim: int | None) -> Value:
+    if dim is None or x.ndim == 0:
         x, dim = b.reshape(x, (x.numel,)), 0
-    shape = x.shape[: dim % x.ndim] + x.shape[dim % x.ndim + 1 :]
-    index = b.call("Argmax", x, shape=shape, dtype=torch.int32, axis=dim)
+    dim %= x.ndim
+    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    index = b.call(primitive, x, shape=shape, dtype=torch.int32, axis=dim)
     return b.reshape(b.cast(index, torch.int64), b.result.shape)
 
 
@@ -112,7 +192,8 @@ def var_mean(
     for d in dims:
         n *= x.shape[d]
     total = b.reduce("ReduceSum", b.binary("Mul", deviation, deviation, x.dtype), dims, True)
-    variance = b.binary("Mul", total, 1 / max(n - (1 if correction is None else correction), 0), x.dtype)
+    n -= 1 if correction is None else correction
+    variance = b.binary("Mul", total, 1 / n if n > 0 else math.inf, x.dtype)  # 0 times infinity: torch's NaN
     return b.reshape(variance, b.result[0].shape), b.reshape(average, b.result[1].shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,20 +14,13 @@ from openmind_compat.translate.values import Expanded, Padded, Value, expanded, 
 aten = torch.ops.aten
 
 
-@operator(
-    aten.clone.default,
-    aten.detach.default,
-    aten.alias.default,
-    aten.lift_fresh_copy.default,
-    aten.lift_fresh.default,
-    aten.contiguous.default,
-)
+@operator(aten.clone.default, aten.detach.default, aten.alias.default)
 def identity(b: Builder, x: Value, **_: object) -> Value:
     """Nothing is changed in place in a functional graph, so a copy is the value itself."""
     return x
 
 
-@operator(aten._assert_tensor_metadata.default, aten._assert_async.msg, aten._assert_scalar.default)
+@operator(aten._assert_tensor_metadata.default, aten._assert_async.msg)
 def no_operation(b: Builder, *_: object, **__: object) -> None:
     """Checks of the tracer, true by construction."""
     return None
@@ -35,13 +29,11 @@ def no_operation(b: Builder, *_: object, **__: object) -> None:
 @operator(
     aten.view.default,
     aten._unsafe_view.default,
-    aten.reshape.default,
     aten.unsqueeze.default,
     aten.squeeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
     aten._reshape_alias.default,
-    aten.flatten.using_ints,
 )
 def reshape(b: Builder, x: Value, *_: object) -> Value:
     return b.reshape(x, b.result.shape)
@@ -107,9 +99,20 @@ def slice_backward(
     dim %= len(sizes)
     if step == 1:
         return Value(sizes, grad.dtype, view=Padded(grad, dim, slice(start, end).indices(sizes[dim])[0]))
-    begin, stop, strides = [0] * len(sizes), list(sizes), [1] * len(sizes)
-    begin[dim], stop[dim], strides[dim] = *slice(start, end).indices(sizes[dim])[:2], step
-    return b.call("StridedSliceGrad", grad, sizes, tuple(begin), tuple(stop), tuple(strides), shape=sizes)
+    zero = b.number(0, sizes[:dim] + (1,) + sizes[dim + 1 :], grad.dtype)
+    sources = [grad.shape[dim]] * sizes[dim]  # the row of zeros, unless the slice holds this one
+    for row, position in enumerate(range(sizes[dim])[slice(start, end, step)]):
+        sources[position] = row
+    return _gather_rows(b, [grad, zero], sources, dim, sizes)
+
+
+def _gather_rows(
+    b: Builder, parts: Sequence[Value], sources: Sequence[int], dim: int, shape: tuple[int, ...]
+) -> Value:
+    """Rows of several values, counted through, along one dimension. (StridedSliceGrad fails on the CPU.)"""
+    length = sum(part.shape[dim] for part in parts)
+    joined = b.concat(parts, dim, shape[:dim] + (length,) + shape[dim + 1 :])
+    return b.call("Gather", joined, b.constant(torch.tensor(sources)), dim, shape=shape)
 
 
 @operator(aten.select.int)
@@ -132,13 +135,17 @@ def select_backward(b: Builder, grad: Value, sizes: Sequence[int], dim: int, ind
 def slice_scatter(
     b: Builder, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
+    dim %= x.ndim
     start, end, step = slice(start, end, step).indices(x.shape[dim])
-    if step != 1:
-        raise NotImplementedError("slice_scatter with a step other than 1")
     source = b.cast(source, x.dtype)
     if source.shape == x.shape:
         return source
     size = x.shape[dim]
+    if step != 1:
+        sources = list(range(size))
+        for row, position in enumerate(range(start, end, step)):
+            sources[position] = size + row
+        return _gather_rows(b, [x, source], sources, dim, x.shape)
 
     def part(begin: int, stop: int) -> Value | None:
         if begin >= stop:
@@ -175,16 +182,23 @@ def stack(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     return b.concat(rows, dim, shape)
 
 
-@operator(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+@operator(aten.split.Tensor, aten.split_with_sizes.default)
 def split(b: Builder, x: Value, parts: object, dim: int = 0) -> list[Value]:
+    return _pieces(b, x, dim % x.ndim, [fake.shape[dim] for fake in b.result])
+
+
+@operator(aten.unbind.int)
+def unbind(b: Builder, x: Value, dim: int = 0) -> list[Value]:
+    dim %= x.ndim
+    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    return [b.reshape(piece, shape) for piece in _pieces(b, x, dim, [1] * x.shape[dim])]
+
+
+def _pieces(b: Builder, x: Value, dim: int, widths: Sequence[int]) -> list[Value]:
     start, pieces = 0, []
-    unbind = len(b.result) and b.result[0].dim() < x.ndim
-    dim = (parts if unbind else dim) % x.ndim
-    for fake in b.result:
-        width = 1 if unbind else fake.shape[dim]
+    for width in widths:
         row = x.shape[:dim] + (width,) + x.shape[dim + 1 :]
-        piece = x if row == x.shape else _strided_slice(b, x, dim, start, start + width, 1, row)
-        pieces.append(b.reshape(piece, fake.shape))
+        pieces.append(x if row == x.shape else _strided_slice(b, x, dim, start, start + width, 1, row))
         start += width
     return pieces
 
@@ -226,3 +240,51 @@ def repeat(b: Builder, x: Value, repeats: Sequence[int]) -> Value:
 @operator(aten.flip.default)
 def flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     return b.call("ReverseV2", x, shape=x.shape, axis=tuple(d % x.ndim for d in dims))
+
+
+# -- parts of a tensor that are not slices -----------------------------------------------------------------------
+
+
+@operator(aten.diagonal.default)
+def diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    return _pick(b, x, _positions(x.shape).diagonal(offset, dim1, dim2))
+
+
+@operator(aten.diagonal_backward.default)
+def diagonal_backward(b: Builder, grad: Value, sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> Value:
+    return _put(b, grad, _positions(sizes).diagonal(offset, dim1, dim2), sizes)
+
+
+@operator(aten.diag_embed.default)
+def diag_embed(b: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    shape = tuple(b.result.shape)
+    return _put(b, x, _positions(shape).diagonal(offset, dim1, dim2), shape)
+
+
+@operator(aten.unfold.default)
+def unfold(b: Builder, x: Value, dim: int, size: int, step: int) -> Value:
+    return _pick(b, x, _positions(x.shape).unfold(dim, size, step))
+
+
+@operator(aten.unfold_backward.default)
+def unfold_backward(b: Builder, grad: Value, sizes: Sequence[int], dim: int, size: int, step: int) -> Value:
+    return _put(b, grad, _positions(sizes).unfold(dim, size, step), sizes)
+
+
+def _positions(shape: Sequence[int]) -> torch.Tensor:
+    return torch.arange(math.prod(shape)).reshape(tuple(shape))
+
+
+def _pick(b: Builder, x: Value, positions: torch.Tensor) -> Value:
+    """The elements at these positions in memory order."""
+    shape = tuple(positions.shape)
+    index = b.constant(positions.flatten())
+    return b.reshape(b.call("Gather", b.reshape(x, (x.numel,)), index, 0, shape=(positions.numel(),)), shape)
+
+
+def _put(b: Builder, x: Value, positions: torch.Tensor, shape: Sequence[int]) -> Value:
+    """Zeros with the elements of ``x`` added at these positions: the transpose of :func:`_pick`."""
+    size = math.prod(shape)
+    index = b.constant(positions.flatten())
+    total = b.call("UnsortedSegmentSum", b.reshape(x, (x.numel,)), index, size, shape=(size,), dtype=x.dtype)
+    return b.reshape(total, shape)
