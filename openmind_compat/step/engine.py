@@ -183,9 +183,9 @@ class Engine:
                 self.optimizer_state.steps[name] = count
         update.optimizer.set_numbers(self._gradients.clip, numbers)
         tensors = self._gradients.tensors
-        update.phase(*(tensors[i] for i in update.gradient_order))
+        learning_rate = update.phase(*(tensors[i] for i in update.gradient_order))
         self.drop_gradients()
-        self.weights.updated_on_device()
+        self.weights.updated_on_device(learning_rate)
 
     def _update_for(self, optimizer: MindSporeOptimizer) -> _Update:
         """The compiled update for the parameters that have gradients; they are grouped by options and step count."""
@@ -313,7 +313,7 @@ class _FirstRunTimed:
             return self.cell(*inputs)
         start = time.perf_counter()
         results = self.cell(*inputs)
-        load_mindspore().runtime.synchronize()
+        results[0].asnumpy()  # waits for the graph
         self._timings.compile += time.perf_counter() - start
         self._timings = None
         return results

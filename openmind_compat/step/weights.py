@@ -8,6 +8,7 @@ and what was changed there is taken over before the next computation (:meth:`Wei
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -79,10 +80,10 @@ class Weights:
     def _fingerprint(self, tensor: torch.Tensor) -> int:
         return tensor.data_ptr() if self.shared else hash((tensor.data_ptr(), tensor._version))
 
-    def updated_on_device(self) -> None:
-        """Say that the Parameters have changed."""
+    def updated_on_device(self, result: Any) -> None:
+        """Say that the Parameters have changed, by the graph that yields ``result``."""
         if self.shared:
-            load_mindspore().runtime.synchronize()  # whoever reads next, from torch, does not wait for MindSpore
+            result.asnumpy()  # waits for that graph: whoever reads next, from torch, does not
         else:
             self._ahead = True
 

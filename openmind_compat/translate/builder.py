@@ -336,12 +336,12 @@ class Builder:
     def finite(self, x: Value) -> Value:
         """``x`` with -inf replaced by a very low finite number, where it may hold any.
 
-        MindSpore's softmax on the CPU yields zeros for every row after one that holds -inf. Half the lowest number:
-        GRAPH mode takes a maximum with the lowest for the identity and drops it.
+        MindSpore's softmax on the CPU yields zeros for every row after one that holds -inf. A quarter of the lowest
+        number: GRAPH mode takes a maximum with the lowest half of the range for the identity and drops it.
         """
         if not x.infinite or not x.dtype.is_floating_point:
             return x
-        lowest = self.binary("Maximum", x, torch.finfo(x.dtype).min / 2, x.dtype)
+        lowest = self.binary("Maximum", x, torch.finfo(x.dtype).min / 4, x.dtype)
         lowest.infinite = False
         return lowest
 
