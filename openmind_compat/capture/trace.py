@@ -22,7 +22,7 @@ from torch._functorch.aot_autograd import aot_export_joint_simple
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from openmind_compat.capture.errors import explain_failure
+from openmind_compat.capture.errors import CaptureError, explain_failure
 from openmind_compat.capture.signature import InputLayout, join_inputs
 
 logger = logging.getLogger(__name__)
@@ -123,6 +123,12 @@ def capture(
             )
     except Exception as error:
         raise explain_failure(what, error) from error
+    expected = len(arguments) + training  # the last one is the gradient of the loss
+    if sum(node.op == "placeholder" for node in traced.graph.nodes) != expected:
+        raise CaptureError(
+            f"{what} uses operators with effects (checks inside torch.linalg, prints), which this graph cannot order; "
+            "replace them, or train this model with framework='pt'"
+        )
     return _assemble(
         traced,
         parameters,
